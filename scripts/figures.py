@@ -1,9 +1,10 @@
 #!/usr/bin/env python3
 """Makes the pictures of README.md and docs/training.md: figures.py [FOLDER], by default docs/figures.
 
-two_meshes.svg is the tensor of README's first program on both of its meshes: tiles, devices and colours are those that
-`shardwise shards --svg` draws, put side by side at one scale. plan_*.svg are tensors of the plans of docs/training.md as the command draws them.
-rivals.svg is what bench/rivals/figure.py draws of bench/rivals/measured. SHARDWISE names the command, if it is not that of build/release.
+two_meshes.svg is the tensor of README's first program on both of its meshes: tiles, devices and colours are
+those that `shardwise shards --svg` draws, put side by side at one scale. plan_*.svg are tensors of the plans
+of docs/training.md as the command draws them. rivals.svg is what bench/rivals/figure.py draws of
+bench/rivals/measured. SHARDWISE names the command, if it is not that of build/release.
 """
 import os
 import pathlib
@@ -40,7 +41,8 @@ def tiles(document, left):
     """Lines of SVG for the document's tiles, the tensor's first column at `left`."""
     for group in document.findall(f"{SVG}g[@data-box]"):
         box = group.get("data-box")
-        (top, bottom), (begin, end) = ([int(n) for n in extent.split(":")] for extent in box.strip("[]").split(", "))
+        (top, bottom), (begin, end) = ([int(n) for n in extent.split(":")]
+                                       for extent in box.strip("[]").split(", "))
         tile = next(rect for rect in group.findall(f"{SVG}rect") if rect.get("class").startswith("tile"))
         x, y = left + COLUMN * begin, TOP + ROW * top
         yield (f'<rect class="{tile.get("class")}" x="{x}" y="{y}" width="{COLUMN * (end - begin)}" '
@@ -53,15 +55,18 @@ def two_meshes():
     shape = ",".join(map(str, SHAPE))
     documents = [xml.etree.ElementTree.fromstring(drawn(mesh, spec, shape)) for _, mesh, spec in SIDES]
     width, height = 2 * (MARGIN + COLUMN * SHAPE[1]) + GAP, TOP + ROW * SHAPE[0] + MARGIN
-    yield f'<svg xmlns="http://www.w3.org/2000/svg" width="{width}" height="{height}" viewBox="0 0 {width} {height}" role="img">'
-    yield f"<title>One tensor of {list(SHAPE)}: " + ", ".join(f"{how} on {mesh}" for how, mesh, _ in SIDES) + "</title>"
+    yield (f'<svg xmlns="http://www.w3.org/2000/svg" width="{width}" height="{height}" viewBox="0 0 {width} '
+           f'{height}" role="img">')
+    yield (f"<title>One tensor of {list(SHAPE)}: " + ", ".join(f"{how} on {mesh}" for how, mesh, _ in SIDES)
+           + "</title>")
     yield f"<style>{documents[0].find(f'{SVG}style').text}</style>"
     yield f'<rect class="page" width="{width}" height="{height}"/>'
     for side, ((how, mesh, spec), document) in enumerate(zip(SIDES, documents)):
         left = MARGIN + side * (COLUMN * SHAPE[1] + GAP)
         yield f'<text x="{left}" y="28">{how}: {list(SHAPE)} cut as {spec} on {mesh}</text>'
         yield from tiles(document, left)
-    yield f'<text x="{width // 2}" y="{TOP + ROW * SHAPE[0] // 2}" text-anchor="middle" style="font-size:28px">→</text>'
+    yield (f'<text x="{width // 2}" y="{TOP + ROW * SHAPE[0] // 2}" text-anchor="middle" '
+           'style="font-size:28px">→</text>')
     yield "</svg>"
 
 
@@ -72,7 +77,8 @@ def main():
     for name, (mesh, spec, shape) in PLANS.items():
         (folder / f"plan_{name}.svg").write_text(drawn(mesh, spec, shape), encoding="utf-8")
     rivals = ROOT / "bench/rivals"
-    subprocess.run([sys.executable, rivals / "figure.py", rivals / "measured", "--svg", folder / "rivals.svg"], check=True)
+    subprocess.run([sys.executable, rivals / "figure.py", rivals / "measured", "--svg",
+                    folder / "rivals.svg"], check=True)
 
 
 if __name__ == "__main__":

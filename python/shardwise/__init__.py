@@ -99,32 +99,37 @@ _atexit.register(_core.end)
 __version__ = "0.1.0"
 
 __all__ = [
-    "AlreadyExists", "Batch", "Cancelled", "Checkpoint", "CheckpointInfo", "CheckpointManager", "Corrupt", "Damage",
-    "DiffReport", "Error", "GroupError", "Histogram", "IOFailed", "InvalidArgument", "Kind", "LatestStep", "Loader",
-    "Lost", "ManagerStats", "Mesh", "NameNotFound", "NotFound",
-    "ParityStats", "PartitionSpec", "Path", "PendingSave", "Progress", "RepairReport", "Repaired", "ResourceExhausted", "SaveStats", "Shard", "Sharding",
-    "Tensor", "TensorDiff", "TensorInfo", "TensorStats", "TransferPlan", "Unsupported", "VerifyReport", "diff", "explain",
-    "explain_reshard",
+    "AlreadyExists", "Batch", "Cancelled", "Checkpoint", "CheckpointInfo", "CheckpointManager", "Corrupt",
+    "Damage", "DiffReport", "Error", "GroupError", "Histogram", "IOFailed", "InvalidArgument", "Kind",
+    "LatestStep", "Loader", "Lost", "ManagerStats", "Mesh", "NameNotFound", "NotFound",
+    "ParityStats", "PartitionSpec", "Path", "PendingSave", "Progress", "RepairReport", "Repaired",
+    "ResourceExhausted", "SaveStats", "Shard", "Sharding", "Tensor", "TensorDiff", "TensorInfo",
+    "TensorStats", "TransferPlan", "Unsupported", "VerifyReport", "diff", "explain", "explain_reshard",
     "export_model", "group", "import_dcp", "import_model", "import_orbax", "info", "load", "open", "programs",
     "remove_parity", "repair", "reshard", "save", "sources", "stats", "verify", "write_parity",
 ]
 
 
 _refuse = _guesses.names_of_others(__name__, {
-    **{name: f"shardwise.sources.{name}" for name in vars(sources) if not name.startswith("_") and name not in __all__},
+    **{name: f"shardwise.sources.{name}"
+       for name in vars(sources) if not name.startswith("_") and name not in __all__},
     **{name: f"shardwise.torch.{name}" for name in ("accelerate", "lightning", "transformers")},
     **dict.fromkeys(("save_async", "async_save"), "CheckpointManager(root).save_async(step, tensors)"),
     **dict.fromkeys(("save_file", "save_model", "save_checkpoint", "dump", "savez"), "save(path, tensors)"),
-    **dict.fromkeys(("load_file", "load_model", "load_checkpoint", "load_state_dict", "restore"), "load(path)"),
+    **dict.fromkeys(("load_file", "load_model", "load_checkpoint", "load_state_dict", "restore"),
+                    "load(path)"),
     **dict.fromkeys(("safe_open", "File"), "open(path)"), "DataLoader": "Loader(source, batch_size=n)",
-    "pack": "sources.of(source).pack(field, window)", "Dataset": "sources.of(object)", "shuffle": "Loader(source, shuffle=True)",
+    "pack": "sources.of(source).pack(field, window)", "Dataset": "sources.of(object)",
+    "shuffle": "Loader(source, shuffle=True)",
     "filter": "sources.of(source).filter(..)", "map": "sources.of(source).map(..)",
-    **dict.fromkeys(("import_safetensors", "import_hdf5", "import_npz", "from_pretrained"), "import_model(source, path)"),
-    **dict.fromkeys(("export", "save_pretrained", "export_safetensors", "convert"), "export_model(path, target)"),
+    **dict.fromkeys(("import_safetensors", "import_hdf5", "import_npz", "from_pretrained"),
+                    "import_model(source, path)"),
+    **dict.fromkeys(("export", "save_pretrained", "export_safetensors", "convert"),
+                    "export_model(path, target)"),
     **dict.fromkeys(("inspect", "show", "metadata", "exists"), "info(path)"),
     **dict.fromkeys(("ls", "list", "steps"), "CheckpointManager(root).steps()"),
-    **dict.fromkeys(("latest", "latest_step"), "CheckpointManager(root).latest()"), "fsck": "verify(path)", "check": "verify(path)",
-    "TrainerCallback": "shardwise.torch.transformers.CheckpointCallback(manager)"})
+    **dict.fromkeys(("latest", "latest_step"), "CheckpointManager(root).latest()"), "fsck": "verify(path)",
+    "check": "verify(path)", "TrainerCallback": "shardwise.torch.transformers.CheckpointCallback(manager)"})
 
 
 def __getattr__(name: str) -> Any:

@@ -1,5 +1,6 @@
-"""Arguments of wrong types: one WrongType with operation, argument, found and needed, in place of the errors that Python, numpy
-and nanobind raise deep inside. Memory that runs out there is one ResourceExhausted with the operation.
+"""Arguments of wrong types: one WrongType with operation, argument, found and needed, in place of the errors
+that Python, numpy and nanobind raise deep inside. Memory that runs out there is one ResourceExhausted with
+the operation.
 
 Calls that succeed pay for one more frame. Annotations are evaluated and compared only after an error.
 """
@@ -25,7 +26,8 @@ from ._errors import InvalidArgument, ResourceExhausted, WrongType
 from ._interpreter import imported
 
 #: A wrong argument causes errors of exactly these classes, never of a class derived from them.
-_RAW = (TypeError, AttributeError, KeyError, IndexError, ValueError, OverflowError, RuntimeError, UnicodeEncodeError)
+_RAW = (TypeError, AttributeError, KeyError, IndexError, ValueError, OverflowError, RuntimeError,
+        UnicodeEncodeError)
 #: These say nothing to a caller, even if each argument fits its annotation.
 _UNCLEAR = (TypeError, AttributeError, KeyError, OverflowError, UnicodeEncodeError)
 #: torch calls methods of these while it traces.
@@ -44,7 +46,8 @@ def check_calls(module_name: str) -> None:
     module = imported(module_name)
     for name, item in list(vars(module).items()):
         home = str(getattr(item, "__module__", ""))
-        if name.startswith("_") or not (home == module_name or hasattr(module, "__path__") and home.startswith("shardwise")):
+        if name.startswith("_") or not (home == module_name or hasattr(module, "__path__")
+                                        and home.startswith("shardwise")):
             continue
         if inspect.isclass(item):
             _check_methods(item)
@@ -140,22 +143,27 @@ def _wrong_type(error: Exception, function: Callable[..., Any], operation: str, 
         takes_more = any(one.kind == one.VAR_KEYWORD for one in signature.parameters.values())
         unknown = [name for name in kwargs if name not in known and (name in others or not takes_more)]
         if unknown:
-            return unknown_option(operation, unknown[0], [name for name in known if name not in ("self", "cls")], others)
+            return unknown_option(operation, unknown[0],
+                                  [name for name in known if name not in ("self", "cls")], others)
         return WrongType(f"{operation}: {problem}, needed is {operation}{_plain(signature)}")
     for name, value in given.items():
         parameter = signature.parameters[name]
         hint = _hint(parameter.annotation, function)
-        each = ({f"{name}[{i}]": one for i, one in enumerate(value)} if parameter.kind == parameter.VAR_POSITIONAL else
-                value if parameter.kind == parameter.VAR_KEYWORD else {name: value})
+        each = ({f"{name}[{i}]": one for i, one in enumerate(value)}
+                if parameter.kind == parameter.VAR_POSITIONAL
+                else value if parameter.kind == parameter.VAR_KEYWORD else {name: value})
         for place, one in each.items():
             if wrong_as := _problem(one, hint):
                 return WrongType(f"{operation}: {place} {wrong_as}")
     if not (isinstance(error, _UNCLEAR) or "bad_cast" in str(error)):
         return None
-    found = ", ".join(f"{name}={_short(value)}" for name, value in given.items() if name not in ("self", "cls"))
+    found = ", ".join(f"{name}={_short(value)}"
+                      for name, value in given.items() if name not in ("self", "cls"))
     # nanobind's text is a list of C++ types.
-    reason = "with numbers in range" if "incompatible function arguments" in str(error) else f"{type(error).__name__}: {error}"
-    wrong = WrongType(f"{operation}: found {found or 'an object in another state'}, needed is {operation}{_plain(signature)}: {reason}")
+    reason = ("with numbers in range" if "incompatible function arguments" in str(error)
+              else f"{type(error).__name__}: {error}")
+    wrong = WrongType(f"{operation}: found {found or 'an object in another state'}, "
+                      f"needed is {operation}{_plain(signature)}: {reason}")
     wrong.__cause__ = None if "incompatible function arguments" in str(error) else error
     return wrong
 
@@ -175,7 +183,7 @@ def _hint(annotation: Any, function: Callable[..., Any]) -> Any:
     if not isinstance(annotation, str):
         return Any if annotation is inspect.Parameter.empty else annotation
     try:
-        return eval(annotation, _NAMES_OF_TYPES | function.__globals__)  # noqa: S307 - the text is this package's
+        return eval(annotation, _NAMES_OF_TYPES | function.__globals__)  # the text is this package's
     except (NameError, TypeError, AttributeError):
         return Any
 
@@ -219,7 +227,8 @@ def _fits(value: Any, hint: Any) -> bool:
         return hasattr(value, "__index__") and _is_index(value)
     if hint is float:
         return isinstance(value, numbers.Real) or (
-            hasattr(value, "__float__") and getattr(value, "shape", None) == () and value.dtype.kind not in "mMUSO")
+            hasattr(value, "__float__") and getattr(value, "shape", None) == ()
+            and value.dtype.kind not in "mMUSO")
     if origin is not None and isinstance(origin, type):
         return _is_instance(value, origin) and _parts_fit(value, origin, parts)
     return not isinstance(hint, type) or _is_instance(value, hint)
@@ -244,7 +253,8 @@ def _parts_fit(value: Any, origin: type, parts: tuple[Any, ...]) -> bool:
         return len(value) == len(parts) and all(map(_fits, value, parts))
     if issubclass(origin, collections.abc.Mapping) and len(parts) == 2:
         return all(_fits(k, parts[0]) and _fits(v, parts[1]) for k, v in value.items())
-    if parts and (isinstance(value, (list, tuple, set, frozenset)) or getattr(value, "ndim", 0) == 1 and len(value) < 1000):
+    if parts and (isinstance(value, (list, tuple, set, frozenset)) or getattr(value, "ndim", 0) == 1
+                  and len(value) < 1000):
         return all(_fits(one, parts[0]) for one in value)
     # A text is a sequence of texts, and rarely meant as one.
     return not (isinstance(value, (str, bytes)) and issubclass(collections.abc.Sequence, origin))
@@ -260,7 +270,8 @@ def _text_of(hint: Any) -> str:
 
 def _plain(signature: inspect.Signature) -> str:
     """Returns a signature without annotations and self."""
-    kept = [one.replace(annotation=one.empty) for one in signature.parameters.values() if one.name not in ("self", "cls")]
+    kept = [one.replace(annotation=one.empty)
+            for one in signature.parameters.values() if one.name not in ("self", "cls")]
     return str(signature.replace(parameters=kept, return_annotation=signature.empty))
 
 
@@ -279,6 +290,7 @@ def step_number(what: str, step: Any) -> int:
     except TypeError:
         number = -1
     if not 0 <= number < NO_LIMIT or isinstance(step, bool):
-        shown = repr(step) if isinstance(step, (int, float, str, bytes, np.generic, type(None))) else f"of {type(step).__name__}"
+        shown = repr(step) if isinstance(step, (int, float, str, bytes, np.generic,
+                                                type(None))) else f"of {type(step).__name__}"
         raise InvalidArgument(f"{what} step {shown}: needed is an integer, 0 or more")
     return number

@@ -16,8 +16,8 @@ _PLAIN = {
     "u64": "<u8", "u32": "<u4", "u16": "<u2", "u8": "u1", "bool": "?", "c64": "<c8", "c128": "<c16",
 }  # fmt: skip
 _ML_DTYPES = {
-    "bf16": "bfloat16", "f8_e4m3fn": "float8_e4m3fn", "f8_e5m2": "float8_e5m2", "f8_e4m3fnuz": "float8_e4m3fnuz",
-    "f8_e5m2fnuz": "float8_e5m2fnuz", "f8_e8m0fnu": "float8_e8m0fnu",
+    "bf16": "bfloat16", "f8_e4m3fn": "float8_e4m3fn", "f8_e5m2": "float8_e5m2",
+    "f8_e4m3fnuz": "float8_e4m3fnuz", "f8_e5m2fnuz": "float8_e5m2fnuz", "f8_e8m0fnu": "float8_e8m0fnu",
 }  # fmt: skip
 _OF_ML_DTYPES = {theirs: ours for ours, theirs in _ML_DTYPES.items()}
 
@@ -33,8 +33,8 @@ class _Dtypes(dict[str, np.dtype]):
         try:
             import ml_dtypes
         except ImportError:
-            raise Unsupported(f"dtype {name}: found no package ml_dtypes in {sys.executable}, which has it for numpy: "
-                              f"`pip install ml_dtypes`") from None
+            raise Unsupported(f"dtype {name}: found no package ml_dtypes in {sys.executable}, "
+                              "which has it for numpy: `pip install ml_dtypes`") from None
         found: np.dtype = np.dtype(getattr(ml_dtypes, theirs))
         self[name] = found
         return found
@@ -75,7 +75,8 @@ def _instead(native: np.dtype) -> str:
     if native.type.__module__ != "ml_dtypes":
         return ""
     values = "i1" if native.name.startswith("int") else "u1" if native.name.startswith("uint") else "f4"
-    return f': write .astype("{values}"), which keeps its values, or in numpy .view("u1"), which keeps its bits'
+    return (f': write .astype("{values}"), which keeps its values, or in numpy .view("u1"), '
+            'which keeps its bits')
 
 
 def name_of(dtype: object, tensor: str = "") -> str:
@@ -89,5 +90,6 @@ def name_of(dtype: object, tensor: str = "") -> str:
     found = known_name(native)
     if found is None:
         where = f"tensor {tensor!r} has" if tensor else "found"
-        raise Unsupported(f"{where} dtype {native}: needed is one of {', '.join((*_PLAIN, *_ML_DTYPES))}{_instead(native)}")
+        raise Unsupported(f"{where} dtype {native}: "
+                          f"needed is one of {', '.join((*_PLAIN, *_ML_DTYPES))}{_instead(native)}")
     return found

@@ -108,13 +108,14 @@ class GroupError(Error):
 
 _CLASSES: dict[str, type[Error]] = {
     kind.code: kind
-    for kind in (InvalidArgument, NotFound, NameNotFound, AlreadyExists, Corrupt, IOFailed, Unsupported, ResourceExhausted,
-                 Cancelled, GroupError)
+    for kind in (InvalidArgument, NotFound, NameNotFound, AlreadyExists, Corrupt, IOFailed, Unsupported,
+                 ResourceExhausted, Cancelled, GroupError)
 }
 
 
 # errno of errors that the operating system may not have caused.
-_NUMBERS: dict[str, int] = {"not_found": errno.ENOENT, "no_such_name": errno.ENOENT, "already_exists": errno.EEXIST}
+_NUMBERS: dict[str, int] = {"not_found": errno.ENOENT, "no_such_name": errno.ENOENT,
+                            "already_exists": errno.EEXIST}
 
 
 def _remade(kind: type[Error], message: str, system_error: int) -> Error:
@@ -141,7 +142,8 @@ def stops_no_loop(function: Callable[_P, _Result]) -> Callable[_P, _Result]:
         try:
             return function(*args, **kwargs)
         except StopIteration as error:
-            raise RuntimeError(f"{function.__name__}: a function of the source raised StopIteration") from error
+            raise RuntimeError(f"{function.__name__}: "
+                               "a function of the source raised StopIteration") from error
 
     return guarded
 

@@ -33,10 +33,12 @@ def _told(module: str, name: str) -> str:
 
 
 class _Imports:
-    """Python drops the text of an AttributeError in `from package import name`, and then asks sys.meta_path."""
+    """Python drops the text of an AttributeError in `from package import name`, and then asks
+    sys.meta_path."""
 
     @staticmethod
-    def find_spec(full_name: str, path: Any = None, target: Any = None) -> importlib.machinery.ModuleSpec | None:
+    def find_spec(full_name: str, path: Any = None,
+                  target: Any = None) -> importlib.machinery.ModuleSpec | None:
         module, _, name = full_name.rpartition(".")
         if name in _ELSEWHERE.get(module, ()):
             raise ModuleNotFoundError(_told(module, name))  # its `name` is not set: Python would pass over it

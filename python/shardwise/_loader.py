@@ -38,7 +38,8 @@ def _order(order: Order | None, shuffle: object) -> Order:
         raise InvalidArgument(f"loader: shuffle: found {shuffle!r}, needed True or False")
     found: Order = "shuffled" if shuffle else "sequential"
     if order not in (None, found):
-        raise InvalidArgument(f"loader: found shuffle={bool(shuffle)} and order={order!r}, needed is one of them")
+        raise InvalidArgument(f"loader: found shuffle={bool(shuffle)} and order={order!r}, "
+                              "needed is one of them")
     return found
 
 
@@ -71,7 +72,8 @@ class Shard:
 
 
 class Batch:
-    """One batch: batch["image"] is the array of this process's device, shards("image") those of all its devices.
+    """One batch: batch["image"] is the array of this process's device, shards("image") those of all its
+    devices.
 
     Arrays are writable, aligned to 64 bytes, and yours until you drop them: no later batch is written there.
     """
@@ -130,7 +132,8 @@ class Batch:
 
 def _single(shards: Sequence[Shard], what: str) -> Array:
     if len(shards) > 1 and any(s.box != shards[0].box for s in shards[1:]):
-        raise InvalidArgument(f"{what}: this process has {len(shards)} devices of different boxes: use batch.shards()")
+        raise InvalidArgument(f"{what}: this process has {len(shards)} devices of different boxes: "
+                              "use batch.shards()")
     return shards[0].array
 
 
@@ -166,10 +169,11 @@ class Loader:
     @stops_no_loop
     def __init__(self, source: Any, fields: Mapping[str, Spec] | Sequence[str] | None = None, *,
                  batch_size: int, mesh: Mesh | str | None = None, rank: int | None = None,
-                 devices: Sequence[int] | None = None, epochs: int = 1, seed: int = 0, order: Order | None = None,
-                 last_batch: LastBatch = "drop", bad_records: BadRecords = "fail", prefetch: int = 2, prefetch_bytes: int = 0,
-                 threads: int = 1, transform: Callable[..., Any] | None = None, policy: str = "ceil",
-                 buckets: Mapping[str, Sequence[int]] | None = None, shuffle: bool | None = None, **unknown: NoReturn) -> None:
+                 devices: Sequence[int] | None = None, epochs: int = 1, seed: int = 0,
+                 order: Order | None = None, last_batch: LastBatch = "drop", bad_records: BadRecords = "fail",
+                 prefetch: int = 2, prefetch_bytes: int = 0, threads: int = 1, transform: Callable[..., Any]
+                 | None = None, policy: str = "ceil", buckets: Mapping[str, Sequence[int]] | None = None,
+                 shuffle: bool | None = None, **unknown: NoReturn) -> None:
         refuse_unknown("loader", unknown, OPTIONS, OTHER_OPTIONS)
         order = _order(order, shuffle)
         self.source = _sources.of(source)
@@ -217,16 +221,19 @@ class Loader:
             fields = dict.fromkeys(fields)
         for name in buckets:
             if name not in fields:
-                raise NameNotFound(f"loader: field {name!r} of buckets is not placed: {', '.join(fields)} are")
+                raise NameNotFound(f"loader: field {name!r} of buckets is not placed: "
+                                   f"{', '.join(fields)} are")
         placements = []
         for name, given in fields.items():
             rank = 1 + self._rank_of(name)
             if isinstance(given, Sharding):
                 sharding = given
                 if given.mesh != self.mesh:
-                    raise InvalidArgument(f"loader: field {name!r} is on mesh {given.mesh}, needed is {self.mesh} as the others")
+                    raise InvalidArgument(f"loader: field {name!r} is on mesh {given.mesh}, "
+                                          f"needed is {self.mesh} as the others")
             else:
-                spec = PartitionSpec(self.mesh.axis_names[0], *[None] * (rank - 1)) if given is None else given
+                spec = (PartitionSpec(self.mesh.axis_names[0], *[None] * (rank - 1)) if given is None
+                        else given)
                 sharding = Sharding(self.mesh, spec, policy)
             placements.append((name, sharding._sharding, list(buckets.get(name, ())), False))
         return placements
@@ -235,7 +242,8 @@ class Loader:
         if name.endswith(".length") and name not in self.source.fields:
             return 0
         if name not in self.source.fields:
-            raise NameNotFound(f"loader: the source has no field {name!r}: it has {', '.join(self.source.fields)}")
+            raise NameNotFound(f"loader: the source has no field {name!r}: "
+                               f"it has {', '.join(self.source.fields)}")
         return len(self.source.fields[name].shape)
 
     def _started(self) -> _core.Loader:
@@ -251,7 +259,8 @@ class Loader:
         return core
 
     def __repr__(self) -> str:
-        return f"<{public_name(type(self))} of {self.source!r}: batches of {self.batch_size} rows on {self.mesh!r}, {self.epochs} epochs>"
+        return (f"<{public_name(type(self))} of {self.source!r}: "
+                f"batches of {self.batch_size} rows on {self.mesh!r}, {self.epochs} epochs>")
 
     def __iter__(self) -> Iterator[Any]:
         """Continues this loop's epochs; at their end, begins as many further ones."""
@@ -271,10 +280,12 @@ class Loader:
         return at + (part - at) % parts
 
     def _go_on(self, part: tuple[int, int] | None = None) -> None:
-        """Makes the run longer by the epochs of one loop. Raises InvalidArgument if its last batch was padded."""
+        """Makes the run longer by the epochs of one loop. Raises InvalidArgument if its last batch was
+        padded."""
         core = self._started()
         state = core.state()
-        if part is not None:  # of a part that begins at the end of the others; batch_size 0: of no run that was seen here
+        # of a part that begins at the end of the others; batch_size 0: of no run that was seen here
+        if part is not None:
             state = json.dumps({**json.loads(state), "next_batch": core.batches, "batch_size": 0})
         before, self._part = self._part, part or self._part
         try:
@@ -435,7 +446,8 @@ OPTIONS = [name for name in inspect.signature(Loader).parameters if name not in 
 
 @atexit.register
 def _close_all() -> None:
-    # Threads that call Python must have ended before Python does. A daemon thread may have a loader's lock for good.
+    # Threads that call Python must have ended before Python does. A daemon thread may have a loader's lock
+    # for good.
     for loader in list(_running):
         core = loader._core
         if core is not None:

@@ -26,12 +26,14 @@ def told_instead(path: str, takes_files: bool = False) -> Iterator[None]:
     try:
         yield
     except NotFound as error:
-        is_taken = os.path.exists(os.path.join(path, "manifest.json")) or takes_files and bool(_core.model_format(path))
+        is_taken = os.path.exists(os.path.join(path, "manifest.json")) or takes_files and bool(
+            _core.model_format(path))
         instead = "" if is_taken else instead_of_checkpoint(path)
         if not instead:
             raise
         # It is no checkpoint, so an unfinished save is not the reason.
-        said = re.sub(": (it was not committed: it has no manifest.json|found .*, needed a checkpoint of Shardwise)$", "", str(error))
+        said = re.sub(": (it was not committed: it has no manifest.json|found .*, "
+                      "needed a checkpoint of Shardwise)$", "", str(error))
         raise NotFound(f"{said}: {instead}") from None
 
 
@@ -59,8 +61,8 @@ def _ways_in(kind: str, path: str) -> str:
         return 'sw.save("new", {"w": numpy.load(file)}) makes a checkpoint of it'
     if kind == "zarr":
         return 'sw.save("new", {"w": zarr.open(folder, mode="r")[...]}) makes a checkpoint of it'
-    call = {"dcp": "import_dcp", "orbax": "import_orbax", "safetensors": "import_model", "hdf5": "import_model",
-            "npz": "import_model"}.get(kind)
+    call = {"dcp": "import_dcp", "orbax": "import_orbax", "safetensors": "import_model",
+            "hdf5": "import_model", "npz": "import_model"}.get(kind)
     return f"sw.{call}({path!r}, \"new\") makes a checkpoint of it" if call else "nothing here reads it"
 
 
@@ -69,11 +71,13 @@ def local(path: Path, what: str) -> str:
     Unsupported for URLs, which would otherwise be folders of odd names. what: begins the message, as
     "save"."""
     if not isinstance(path, (str, bytes, os.PathLike)):
-        raise WrongType(f"{what}: the path is {type(path).__name__}, needed is a text or a pathlib.Path: the path comes first"
-                        + _ORDERS.get(what, ""))
+        raise WrongType(f"{what}: the path is {type(path).__name__}, needed is a text or a pathlib.Path: "
+                        "the path comes first" + _ORDERS.get(what, ""))
     text = os.fsdecode(os.fspath(path))
     if not text or "\0" in text or not is_text(text):
-        raise InvalidArgument(f"{what}: the path is {text!r}, needed is one that is not empty and has no NUL, all of it UTF-8")
+        raise InvalidArgument(f"{what}: the path is {text!r}, "
+                              "needed is one that is not empty and has no NUL, all of it UTF-8")
     if _SCHEME.match(text):
-        raise Unsupported(f"{what}: found the URL {text!r}, needed a path of a file system that is mounted here")
+        raise Unsupported(f"{what}: found the URL {text!r}, "
+                          "needed a path of a file system that is mounted here")
     return os.path.expanduser(text)

@@ -9,8 +9,8 @@ from typing import Any, Callable
 
 ProgressFunction = Callable[[int, int], None]
 Progress = bool | ProgressFunction | None
-"""True: a bar (if tqdm is not installed, nothing). A function: called with bytes done and in total now and then;
-for images once, with their number, as the total is not known before."""
+"""True: a bar (if tqdm is not installed, nothing). A function: called with bytes done and in total now and
+then; for images once, with their number, as the total is not known before."""
 
 
 def function_of(progress: Progress, what: str) -> ProgressFunction | None:
@@ -48,7 +48,8 @@ class WorkLine:
         self._what, self._stage, self._operations = what, "", 0
         self._start = time.monotonic()
         self._done = threading.Event()
-        self._thread = threading.Thread(target=self._show, daemon=True) if is_shown and sys.stderr and sys.stderr.isatty() else None
+        self._thread = (threading.Thread(target=self._show, daemon=True) if is_shown and sys.stderr
+                        and sys.stderr.isatty() else None)
 
     def __enter__(self) -> WorkLine:
         self._before, _current.line = getattr(_current, "line", None), self

@@ -25,7 +25,8 @@ class Mesh:
             self._mesh = _core.Mesh.parse(axes)
         else:
             pairs = axes.items() if isinstance(axes, Mapping) else axes
-            self._mesh = _core.Mesh.of([(str(n), int(s)) for n, s in pairs], None if devices is None else list(devices))
+            self._mesh = _core.Mesh.of([(str(n), int(s)) for n, s in pairs],
+                                       None if devices is None else list(devices))
 
     @staticmethod
     def from_jax(mesh: Any) -> Mesh:
@@ -95,7 +96,8 @@ def _places(devices: Sequence[Any]) -> list[tuple[int, list[int], int | None, in
         coords = list(getattr(device, "coords", None) or ())
         if coords and len(set(cores)) > 1:  # else the chips are the devices
             coords.append(core)
-        places.append((device.id, coords, getattr(device, "slice_index", None), getattr(device, "process_index", 0)))
+        places.append((device.id, coords, getattr(device, "slice_index", None),
+                       getattr(device, "process_index", 0)))
     return places
 
 
@@ -105,14 +107,14 @@ def device_mesh(axes: Mapping[str, int], devices: Sequence[Any], *, split_physic
     mesh_utils.create_device_mesh orders them. axes: by rising communication. devices: Device or jax.Device.
     Raises InvalidArgument if they do not fit."""
     mesh = Mesh.__new__(Mesh)
-    mesh._mesh = _core.device_mesh(list(axes.items()), _places(devices), split_physical_axes, contiguous_submeshes,
-                                   device_kind)
+    mesh._mesh = _core.device_mesh(list(axes.items()), _places(devices), split_physical_axes,
+                                   contiguous_submeshes, device_kind)
     return mesh
 
 
 class HybridMesh(Mesh):
-    """A mesh over several slices, as torch_xla's HybridMesh: each axis has ici_mesh_shape[i] devices inside a slice
-    (fast links) times dcn_mesh_shape[i] slices.
+    """A mesh over several slices, as torch_xla's HybridMesh: each axis has ici_mesh_shape[i] devices inside a
+    slice (fast links) times dcn_mesh_shape[i] slices.
 
     HybridMesh(ici_mesh_shape=(2, 2), dcn_mesh_shape=(2, 1), axis_names=("data", "model"), devices=devices)
 
@@ -121,13 +123,13 @@ class HybridMesh(Mesh):
     """
 
     def __init__(self, ici_mesh_shape: Sequence[int], dcn_mesh_shape: Sequence[int] | None = None,
-                 axis_names: Sequence[str] | None = None, *, devices: Sequence[Any], process_is_granule: bool = False,
-                 split_physical_axes: bool = True) -> None:
+                 axis_names: Sequence[str] | None = None, *, devices: Sequence[Any],
+                 process_is_granule: bool = False, split_physical_axes: bool = True) -> None:
         outer = [1] * len(ici_mesh_shape) if dcn_mesh_shape is None else list(dcn_mesh_shape)
         names = [str(d) for d in range(len(ici_mesh_shape))] if axis_names is None else list(axis_names)
         if not len(ici_mesh_shape) == len(outer) == len(names):
-            raise InvalidArgument(f"hybrid mesh: found {len(ici_mesh_shape)} ici sizes, {len(outer)} dcn sizes and "
-                                  f"{len(names)} axis names, needed as many of each")
+            raise InvalidArgument(f"hybrid mesh: found {len(ici_mesh_shape)} ici sizes, {len(outer)} dcn "
+                                  f"sizes and {len(names)} axis names, needed as many of each")
         axes = [(n, int(i), int(o)) for n, i, o in zip(names, ici_mesh_shape, outer)]
         self._mesh = _core.hybrid_mesh(axes, _places(devices), process_is_granule, split_physical_axes)
 
@@ -239,7 +241,8 @@ class Sharding:
         by_id = {d.id: d for d in (jax.devices() if devices is None else devices)}
         grid = np.array([by_id[i] for i in self.mesh.devices]).reshape(tuple(self.mesh.shape.values()))
         spec: Any = jax.sharding.PartitionSpec
-        return jax.sharding.NamedSharding(jax.sharding.Mesh(grid, self.mesh.axis_names), spec(*self.spec.entries))
+        return jax.sharding.NamedSharding(jax.sharding.Mesh(grid, self.mesh.axis_names),
+                                          spec(*self.spec.entries))
 
     def to_placements(self, shape: Sequence[int]) -> str:
         """Returns DTensor's placements in words, one per mesh axis: "S(0),R". Raises Unsupported."""
@@ -259,7 +262,8 @@ class Sharding:
         """Returns the box of each device."""
         return {device: self.box(device, shape) for device in self.mesh.devices}
 
-    def minibatch(self, local_shape: Sequence[int], process: int, process_of: Callable[[int], int]) -> Minibatch:
+    def minibatch(self, local_shape: Sequence[int], process: int,
+                  process_of: Callable[[int], int]) -> Minibatch:
         """Places rows of a process's own, of local_shape, along dim 0, as torch_xla's minibatch=True;
         process_of gives the process of a device. Raises NotFound if the process has no devices,
         InvalidArgument if rows cannot be divided so that every process holds as many as it brings."""
@@ -325,12 +329,14 @@ class TransferPlan:
         self._before, self._after = before.mesh.devices, after.mesh.devices
 
     def __repr__(self) -> str:
-        return f"<shardwise.TransferPlan: {self.classify()}, {len(self._plan.copies)} copies, {self.moved_elements} elements move>"
+        return (f"<shardwise.TransferPlan: {self.classify()}, {len(self._plan.copies)} copies, "
+                f"{self.moved_elements} elements move>")
 
     @property
     def copies(self) -> list[tuple[int, int, Box]]:
         """Source device, target device and elements of each copy, sorted by target, then by source."""
-        return [(self._before[source], self._after[target], _box(box)) for source, target, box in self._plan.copies]
+        return [(self._before[source], self._after[target], _box(box))
+                for source, target, box in self._plan.copies]
 
     @property
     def moved_elements(self) -> int:

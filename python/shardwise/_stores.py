@@ -1,4 +1,5 @@
-"""Key-value stores that all processes of a job see: torch's, JAX's, a folder's, and one made of MPI's messages."""
+"""Key-value stores that all processes of a job see: torch's, JAX's, a folder's, and one made of MPI's
+messages."""
 
 from __future__ import annotations
 
@@ -72,7 +73,8 @@ class TorchStore:
         if store is None:
             store = store_of_torch()
         self._store = store.clone() if hasattr(store, "clone") else store
-        # In a long wait all ranks together ask rank 0's process at most 20,000 times a second, or each once a second.
+        # In a long wait all ranks together ask rank 0's process at most 20,000 times a second, or each once a
+        # second.
         self._least_pause = dist.get_world_size() / 20_000 if dist.is_initialized() else 0.0
 
     def set(self, key: str, value: bytes) -> None:
@@ -80,8 +82,8 @@ class TorchStore:
 
     def get(self, key: str, seconds: float) -> bytes | None:
         # Its own wait() does not let Ctrl-C through, and logs a warning if it ends without the key.
-        return _polled(lambda: self._guarded(lambda: self._store.get(key) if self._store.check([key]) else None), seconds,
-                       least_pause=self._least_pause)
+        return _polled(lambda: self._guarded(lambda: self._store.get(key) if self._store.check([key])
+                                             else None), seconds, least_pause=self._least_pause)
 
     def delete(self, key: str) -> None:
         try:
@@ -97,7 +99,8 @@ class TorchStore:
 
     @staticmethod
     def _gone(error: Exception) -> GroupError:
-        return GroupError(f"the store is gone (has rank 0's process ended?): {type(error).__name__}: {str(error)[:120]}")
+        return GroupError(f"the store is gone (has rank 0's process ended?): {type(error).__name__}: "
+                          f"{str(error)[:120]}")
 
 
 # With less time the service may not answer at all on a busy machine.
@@ -126,7 +129,8 @@ class JaxStore:
             if seconds <= 0 and hasattr(self._client, "key_value_try_get_bytes"):
                 found = self._client.key_value_try_get_bytes(key)
             else:
-                found = self._client.blocking_key_value_get_bytes(key, max(_LEAST_MILLISECONDS, int(seconds * 1000)))
+                found = self._client.blocking_key_value_get_bytes(
+                    key, max(_LEAST_MILLISECONDS, int(seconds * 1000)))
             return found
         except Exception as error:
             if "DEADLINE_EXCEEDED" in str(error) or "NOT_FOUND" in str(error):

@@ -58,7 +58,8 @@ class Call:
     def __enter__(self) -> Call:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, where: TracebackType | None) -> None:
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None,
+                 where: TracebackType | None) -> None:
         self.end(error)
 
     def end(self, error: BaseException | None) -> None:
@@ -70,7 +71,8 @@ class Call:
 class Group:
     """The processes of a job; this class itself: one process alone.
 
-    Every rank makes the same calls, in the same order, on one thread; duplicate() gives a group for another thread.
+    Every rank makes the same calls, in the same order, on one thread; duplicate() gives a group for another
+    thread.
     """
 
     rank: int = 0
@@ -89,7 +91,8 @@ class Group:
         """
         return Call()
 
-    def agree(self, work: _Work, merge: _Merge, deadline: float, what: str, same: Mapping[str, Any] | None = None) -> bytes:
+    def agree(self, work: _Work, merge: _Merge, deadline: float, what: str,
+              same: Mapping[str, Any] | None = None) -> bytes:
         """Runs a call of one step."""
         with self.call(what, deadline, same) as call:
             return call.agree(work, merge)
@@ -119,7 +122,8 @@ class StoreGroup(Group):
 
     def call(self, what: str, deadline: float = DEADLINE, same: Mapping[str, Any] | None = None) -> Call:
         # Values as they are compared, and shown.
-        facts = [(name, repr(value) if isinstance(value, str) else json.dumps(value, sort_keys=True, default=repr))
+        facts = [(name, repr(value) if isinstance(value, str)
+                  else json.dumps(value, sort_keys=True, default=repr))
                  for name, value in (same or {}).items()]
         return Call(self._store, self._calls.call(what, facts, deadline), self.rank, self.size)
 
@@ -150,7 +154,8 @@ def from_torch() -> Group:
     if dist.get_world_size() == 1:
         return single()
     # A store that is kept here would keep its port.
-    return _kept("torch", weakref.ref(store), lambda: StoreGroup(TorchStore(store), dist.get_rank(), dist.get_world_size(), "torch"))
+    return _kept("torch", weakref.ref(store),
+                 lambda: StoreGroup(TorchStore(store), dist.get_rank(), dist.get_world_size(), "torch"))
 
 
 def from_jax() -> Group:
@@ -162,7 +167,8 @@ def from_jax() -> Group:
     if jax.process_count() == 1:
         return single()
     client = distributed.global_state.client
-    return _kept("jax", lambda: client, lambda: StoreGroup(JaxStore(client), jax.process_index(), jax.process_count(), "jax"))
+    return _kept("jax", lambda: client,
+                 lambda: StoreGroup(JaxStore(client), jax.process_index(), jax.process_count(), "jax"))
 
 
 def from_mpi(comm: Any) -> Group:

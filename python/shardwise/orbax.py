@@ -7,9 +7,9 @@
         manager.save(step, args=shardwise.orbax.Save(state))
         state = manager.restore(step, args=shardwise.orbax.Restore(abstract_state))
 
-Or as one item: ocp.args.Composite(state=shardwise.orbax.Save(state), loader=ocp.args.JsonSave(d)). Each item is a folder
-"tree.sw" that shardwise.open() reads, too. Its bytes are hashed and on the disk before Orbax gives the step its name;
-that rename is Orbax's. shardwise.jax.CheckpointManager does all of it.
+Or as one item: ocp.args.Composite(state=shardwise.orbax.Save(state), loader=ocp.args.JsonSave(d)). Each item
+is a folder "tree.sw" that shardwise.open() reads, too. Its bytes are hashed and on the disk before Orbax
+gives the step its name; that rename is Orbax's. shardwise.jax.CheckpointManager does all of it.
 """
 
 from __future__ import annotations
@@ -34,13 +34,15 @@ class Handler(ocp.AsyncCheckpointHandler):
     """Orbax's CheckpointHandler for Save and Restore."""
 
     async def async_save(self, directory: Any, args: Save) -> list[Any]:
-        """Takes the values, and returns a future that writes them. `directory` does not exist before the future runs."""
+        """Takes the values, and returns a future that writes them. `directory` does not exist before the
+        future runs."""
         failed: list[Exception] = []
         try:
-            prepared = prepare(_inside(directory), args.item, from_jax(), copy=True, codec=args.codec, memory=args.memory,
-                               threads=args.threads, deadline=args.deadline)
+            prepared = prepare(_inside(directory), args.item, from_jax(), copy=True, codec=args.codec,
+                               memory=args.memory, threads=args.threads, deadline=args.deadline)
         except Exception as error:
-            # Raised here, it would leave Orbax's own threads waiting for each other until the process has long ended.
+            # Raised here, it would leave Orbax's own threads waiting for each other until the process has
+            # long ended.
             failed.append(error)
 
         async def commit() -> None:

@@ -1,14 +1,15 @@
-"""Programs: training steps that are planned on a mesh, explained, and run on emulated devices. No accelerator is needed.
+"""Programs: training steps that are planned on a mesh, explained, and run on emulated devices. No accelerator
+is needed.
 
     import shardwise.jax as swj
 
-    program = swj.capture(train_step, params, opt_state, batch)     # traced by JAX; nothing is computed
+    program = swj.capture(train_step, params, opt_state, batch)   # traced by JAX; nothing is computed
     program.mark({"params/*/kernel": "-,model", "batch/*": "data,-"})
     plan = program.plan("data=4,model=2", capacity=16 << 30)
-    print(plan.report())                                            # memory, traffic, and what would make it fit
-    params, opt_state, loss = plan.run(params, opt_state, batch)    # on 8 emulated devices
+    print(plan.report())                                          # memory, traffic, and changes to fit
+    params, opt_state, loss = plan.run(params, opt_state, batch)  # on 8 emulated devices
 
-    program.save("step.swp")                                        # `shardwise plan step.swp --mesh data=8` reads it
+    program.save("step.swp")                                      # `shardwise plan step.swp --mesh data=8`
 """
 
 from __future__ import annotations
@@ -47,8 +48,8 @@ _ResultOf = Callable[[Sequence[np.ndarray]], Any]
 
 
 class Program:
-    """One step, written as if for one device, and the marks that say how tensors are cut over a mesh. Captured
-    (shardwise.jax.capture, shardwise.torch.capture) or loaded from a file (load)."""
+    """One step, written as if for one device, and the marks that say how tensors are cut over a mesh.
+    Captured (shardwise.jax.capture, shardwise.torch.capture) or loaded from a file (load)."""
 
     def __init__(
         self,
@@ -59,8 +60,9 @@ class Program:
         sources: Sequence[object] = (),
         assumed: Sequence[str] = (),
     ) -> None:
-        """For front ends: inputs_of makes the inputs of the arguments of run(), result_of its result of the outputs; the str of
-        a source is the line that a node comes from. assumed: lines of checks that are taken to pass."""
+        """For front ends: inputs_of makes the inputs of the arguments of run(), result_of its result of the
+        outputs; the str of a source is the line that a node comes from. assumed: lines of checks that are
+        taken to pass."""
         self.assumed = tuple(assumed)
         self._graph, self._name, self._sources = graph, name, sources
         self._inputs_of = inputs_of or self._by_label
@@ -83,21 +85,23 @@ class Program:
         return f"<Program {self._name}: {len(self)} operations, {len(self._graph.inputs)} inputs>"
 
     def source(self, node: str | int) -> str:
-        """The line of the captured function that an operation comes from: source("%98"). "" if nobody knows, as of a file."""
+        """The line of the captured function that an operation comes from: source("%98"). "" if nobody knows,
+        as of a file."""
         number = self._number(node)
         return str(self._sources[number] or "") if number < len(self._sources) else ""
 
     def _number(self, node: str | int) -> int:
-        number = int(node.removeprefix("%")) if isinstance(node, str) and node.removeprefix("%").isdigit() else node
+        number = (int(node.removeprefix("%")) if isinstance(node, str) and node.removeprefix("%").isdigit()
+                  else node)
         if not isinstance(number, int) or not 0 <= number < len(self):
             raise InvalidArgument(f"explain: found {node!r}, needed an operation from %0 to %{len(self) - 1}")
         return number
 
     def mark(self, marks: Mapping[str, str | PartitionSpec | Sequence[Entry]]) -> Program:
-        """Marks inputs by patterns of their labels, as {"params/*/kernel": "-,model", "batch/*": "data,-"}, and with a weight
-        what replaces it; the first pattern that matches counts, and "-" is whole in any rank. Inputs that no pattern
-        matches keep their marks. Returns this program. Raises InvalidArgument if a spec does not fit a tensor, NameNotFound
-        for a pattern that matches nothing."""
+        """Marks inputs by patterns of their labels, as {"params/*/kernel": "-,model", "batch/*": "data,-"},
+        and with a weight what replaces it; the first pattern that matches counts, and "-" is whole in any
+        rank. Inputs that no pattern matches keep their marks. Returns this program. Raises InvalidArgument if
+        a spec does not fit a tensor, NameNotFound for a pattern that matches nothing."""
         rules = []
         for pattern, spec in marks.items():
             known = isinstance(spec, (str, PartitionSpec))
@@ -126,42 +130,48 @@ class Program:
         graph = self._graph_with(attention)
         return Plan(_core.Executable(graph, whole._mesh, to_run), self, graph, whole, capacity, to_run)
 
-    def to_html(self, mesh: _MeshLike, path: Path | None = None, *, capacity: int | None = None, machine: str | None = None,
-                attention: str = "fused") -> str | None:
+    def to_html(self, mesh: _MeshLike, path: Path | None = None, *, capacity: int | None = None,
+                machine: str | None = None, attention: str = "fused") -> str | None:
         """plan(mesh, capacity, attention).to_html(path, machine=machine)"""
         plan = self.plan(mesh, capacity, attention)
         return plan.to_html(machine=machine) if path is None else plan.to_html(path, machine=machine)
 
-    def meshes(self, devices: int, machine: str | None = None, capacity: int | None = None, *, search: bool = False,
-               progress: bool = True, attention: str = "fused") -> list[MeshPlan]:
-        """The program on all meshes of this number of devices, up to 4096, with the axes that its marks name: what fits first, then
-        the shortest modelled time, then the lowest peak. machine: "h100-80gb", "h200", "a100-80gb", "tpu-v4",
-        "tpu-v5e" or "tpu-v5p", for times and, without a capacity, for the memory. If its nodes are smaller, the last axis of
-        each mesh, whose devices are neighbours, is the best one. Raises InvalidArgument for a program without marks.
+    def meshes(self, devices: int, machine: str | None = None, capacity: int | None = None, *,
+               search: bool = False, progress: bool = True, attention: str = "fused") -> list[MeshPlan]:
+        """The program on all meshes of this number of devices, up to 4096, with the axes that its marks name:
+        what fits first, then the shortest modelled time, then the lowest peak. machine: "h100-80gb", "h200",
+        "a100-80gb", "tpu-v4", "tpu-v5e" or "tpu-v5p", for times and, without a capacity, for the memory. If
+        its nodes are smaller, the last axis of each mesh, whose devices are neighbours, is the best one.
+        Raises InvalidArgument for a program without marks.
 
-        search: with the marks that search() chooses on each mesh, which needs the machine and no marks: to fewer than two axes,
-        data and model are added. progress: on a terminal, work of more than two seconds is shown on stderr; False: never.
-        attention: as plan() has it."""
+        search: with the marks that search() chooses on each mesh, which needs the machine and no marks: to
+        fewer than two axes, data and model are added. progress: on a terminal, work of more than two seconds
+        is shown on stderr; False: never. attention: as plan() has it."""
         graph = self._graph_with(attention)
         if search and machine is None:
-            raise InvalidArgument("compare meshes: found a search without a machine, needed the machine of its times")
+            raise InvalidArgument("compare meshes: found a search without a machine, "
+                                  "needed the machine of its times")
         with WorkLine("search" if search else "compare meshes", progress):
             return graph.meshes(devices, machine, capacity or 0, search)
 
-    def search(self, mesh: _MeshLike | None = None, machine: str | None = None, capacity: int | None = None, *,
-               devices: int | None = None, progress: bool = True, attention: str = "fused") -> Searched:
-        """Chooses marks of parameters, their optimizer state and data: the fastest, by times modelled on the machine, that
-        fits its memory or the capacity. Plans all choices of a small program, else a bounded number: up to a minute for a
-        large one. This program keeps its marks. Never worse than they are, or than Searched.hand_made.
+    def search(self, mesh: _MeshLike | None = None, machine: str | None = None, capacity: int | None = None,
+               *, devices: int | None = None, progress: bool = True, attention: str = "fused") -> Searched:
+        """Chooses marks of parameters, their optimizer state and data: the fastest, by times modelled on the
+        machine, that fits its memory or the capacity. Plans all choices of a small program, else a bounded
+        number: up to a minute for a large one. This program keeps its marks. Never worse than they are, or
+        than Searched.hand_made.
 
-        devices: in place of a mesh, the best of meshes(devices, search=True). progress, attention: as meshes() has them.
-        Raises InvalidArgument without a machine, and Unsupported if no mesh can be planned."""
+        devices: in place of a mesh, the best of meshes(devices, search=True). progress, attention: as
+        meshes() has them. Raises InvalidArgument without a machine, and Unsupported if no mesh can be
+        planned."""
         if (mesh is None) == (devices is None) or machine is None:
-            found = "no machine" if machine is None else "neither a mesh nor devices=" if mesh is None else "a mesh and devices="
-            raise InvalidArgument(f'search: found {found}, needed a mesh or devices=, and the machine of the times: '
-                                  f'search("data=4,model=2", "h100-80gb")')
+            found = ("no machine" if machine is None else "neither a mesh nor devices=" if mesh is None
+                     else "a mesh and devices=")
+            raise InvalidArgument(f'search: found {found}, needed a mesh or devices=, '
+                                  'and the machine of the times: search("data=4,model=2", "h100-80gb")')
         if mesh is None:
-            best = self.meshes(devices or 0, machine, capacity, search=True, progress=progress, attention=attention)[0]
+            best = self.meshes(devices or 0, machine, capacity, search=True, progress=progress,
+                               attention=attention)[0]
             if best.searched is None:
                 raise Unsupported(f"search: {best.mesh}: {best.refused}")
             return best.searched
@@ -172,36 +182,39 @@ class Program:
     def run(self, *args: Any, devices: int | None = None, mesh: _MeshLike | None = None) -> Any:
         """plan(mesh).run(*args). devices: that many along the axis that the marks name, instead of a mesh."""
         if (devices is None) == (mesh is None):
-            raise InvalidArgument("run: found " + ("neither" if mesh is None else "both") + ", needed devices= or mesh=")
-        return self._planned(mesh if mesh is not None else self._line_of(devices or 0), None, to_run=True).run(*args)
+            raise InvalidArgument("run: found " + ("neither" if mesh is None else "both")
+                                  + ", needed devices= or mesh=")
+        return self._planned(mesh if mesh is not None else self._line_of(devices
+                                                                         or 0), None, to_run=True).run(*args)
 
     def _line_of(self, devices: int) -> Mesh:
         axes = self._graph.axes or ["devices"]
         if len(axes) > 1 and devices != 1:
-            raise InvalidArgument(f"run: found devices={devices} and marks over the axes {', '.join(axes)}, needed mesh=, as "
-                                  f"in mesh=\"{axes[0]}=4,{axes[1]}=2\"")
+            raise InvalidArgument(f"run: found devices={devices} and marks over the axes {', '.join(axes)}, "
+                                  f"needed mesh=, as in mesh=\"{axes[0]}=4,{axes[1]}=2\"")
         return Mesh({axis: devices for axis in axes})
 
     def _by_label(self, args: tuple[Any, ...]) -> list[Any]:
         labels = [one.label for one in self._graph.inputs]
         if len(args) != 1 or not isinstance(args[0], Mapping):
-            raise InvalidArgument(f"run: found {len(args)} arguments, needed one mapping of labels to arrays: the program is "
-                                  f"from a file")
+            raise InvalidArgument(f"run: found {len(args)} arguments, "
+                                  "needed one mapping of labels to arrays: the program is from a file")
         lacking = [label for label in labels if label not in args[0]]
         if lacking:
             raise InvalidArgument(f"run: found no {', '.join(lacking[:10])}, needed an array for each input")
         return [args[0][label] for label in labels]
 
     def save(self, path: Path) -> None:
-        """Writes the text, and PATH.safetensors if there are literals: what `shardwise plan` and load() read."""
+        """Writes the text, and PATH.safetensors if there are literals: what `shardwise plan` and load()
+        read."""
         self._graph.save(local(path, "save a program"))
 
 
 class Plan:
     """A program on a mesh, planned to the byte: a run needs peak_bytes and sends as many bytes as planned."""
 
-    def __init__(self, executable: _core.Executable, program: Program, graph: _core.Graph, mesh: Mesh, capacity: int | None,
-                 to_run: bool) -> None:
+    def __init__(self, executable: _core.Executable, program: Program, graph: _core.Graph, mesh: Mesh,
+                 capacity: int | None, to_run: bool) -> None:
         self._executable, self._program, self._graph, self._runs = executable, program, graph, to_run
         self.mesh, self.capacity = mesh, capacity
         self.peak_bytes = executable.peak_bytes  #: of the device that needs most
@@ -258,7 +271,8 @@ class Plan:
         the memory. Plans each change that it tries. progress: as Program.meshes() has it. Raises
         InvalidArgument without capacity and machine."""
         if self.capacity is None and machine is None:
-            raise InvalidArgument("changes: found neither a capacity nor a machine, needed one: what has to fit")
+            raise InvalidArgument("changes: found neither a capacity nor a machine, needed one: "
+                                  "what has to fit")
         with WorkLine("compare changes", progress):
             return self._executable.changes(self._graph, machine, self.capacity or 0)
 
@@ -285,27 +299,30 @@ class Plan:
         """Bytes of a checkpoint and of the input."""
         return self._executable.storage
 
-    def report(self, machine: str | None = None, save_rate: float | None = None, *, search: Searched | None = None,
-               changes: Changes | None = None) -> str:
-        """A page for people, as `shardwise plan` prints it. machine: "h100-80gb" or another of meshes(), for modelled times. save_rate:
-        bytes a second that checkpoints are written with. search, changes: what search() and changes() have found for this
-        plan, to be told with it; a search needs the machine. Checks that the capture has taken to pass are
-        listed at its end."""
+    def report(self, machine: str | None = None, save_rate: float | None = None, *,
+               search: Searched | None = None, changes: Changes | None = None) -> str:
+        """A page for people, as `shardwise plan` prints it. machine: "h100-80gb" or another of meshes(), for
+        modelled times. save_rate: bytes a second that checkpoints are written with. search, changes: what
+        search() and changes() have found for this plan, to be told with it; a search needs the machine.
+        Checks that the capture has taken to pass are listed at its end."""
         page = self._executable.page(self._how(machine, save_rate, search, changes))
         assumed = "".join(f"\n  {line}" for line in self._program.assumed)
         return f"{page.rstrip()}\n\nassumed to pass:{assumed}\n" if assumed else page
 
-    def to_json(self, machine: str | None = None, save_rate: float | None = None, *, search: Searched | None = None,
-                changes: Changes | None = None) -> dict[str, Any]:
+    def to_json(self, machine: str | None = None, save_rate: float | None = None, *,
+                search: Searched | None = None, changes: Changes | None = None) -> dict[str, Any]:
         """The numbers of report(), as `shardwise plan STEP --json` prints them."""
-        found: dict[str, Any] = json.loads(self._executable.json(self._how(machine, save_rate, search, changes)))
+        found: dict[str, Any] = json.loads(
+            self._executable.json(self._how(machine, save_rate, search, changes)))
         return found
 
     def _how(self, machine: str | None, save_rate: float | None, search: Searched | None,
              changes: Changes | None) -> _core.PageOptions:
         if search is not None and machine is None:
-            raise InvalidArgument("tell a plan: found a search without a machine, needed the machine of its times")
-        return _core.PageOptions(self._program._name, self.capacity or 0, machine, save_rate or 0.0, search, changes)
+            raise InvalidArgument("tell a plan: found a search without a machine, "
+                                  "needed the machine of its times")
+        return _core.PageOptions(self._program._name, self.capacity or 0, machine, save_rate or 0.0, search,
+                                 changes)
 
     @overload
     def to_html(self, path: None = None, *, machine: str | None = None, save_rate: float | None = None,
@@ -315,9 +332,10 @@ class Plan:
                 search: Searched | None = None, changes: Changes | None = None) -> None: ...
     def to_html(self, path: Path | None = None, *, machine: str | None = None, save_rate: float | None = None,
                 search: Searched | None = None, changes: Changes | None = None) -> str | None:
-        """The plan as one page for a browser, without a network: memory over the step, collectives on a timeline, the inputs
-        with why they are cut so and their tiles on each device, tables; and what search() and changes() have found. Its
-        numbers are those of to_json(). Written to path; without one, the page is the result. Raises IOFailed."""
+        """The plan as one page for a browser, without a network: memory over the step, collectives on a
+        timeline, the inputs with why they are cut so and their tiles on each device, tables; and what
+        search() and changes() have found. Its numbers are those of to_json(). Written to path; without one,
+        the page is the result. Raises IOFailed."""
         page = self._executable.html(self._how(machine, save_rate, search, changes), self._lines())
         if path is None:
             return page
@@ -331,13 +349,15 @@ class Plan:
         return small_html(self.to_html())
 
     def run(self, *args: Any, threads: int = 0) -> Any:
-        """The result of the step, computed by emulated devices: arguments and result are trees of arrays as the captured
-        function has them. A program from a file takes a mapping of labels to arrays and gives a list. Raises
-        InvalidArgument for arrays of another shape or dtype, ResourceExhausted if the capacity is too small."""
+        """The result of the step, computed by emulated devices: arguments and result are trees of arrays as
+        the captured function has them. A program from a file takes a mapping of labels to arrays and gives a
+        list. Raises InvalidArgument for arrays of another shape or dtype, ResourceExhausted if the capacity
+        is too small."""
         program = self._program
         arrays = [_fitting(value, one) for value, one in zip(program._inputs_of(args), program.inputs)]
         results = [np.empty(shape, NUMPY[dtype]) for dtype, shape in program._graph.outputs]
-        if not self._runs:  # which bytes go where is planned when it is needed: on a large mesh that takes long
+        # which bytes go where is planned when it is needed: on a large mesh that takes long
+        if not self._runs:
             self._executable, self._runs = _core.Executable(self._graph, self.mesh._mesh, True), True
         self._executable.run([*map(exported, arrays)], [*map(exported, results)], self.capacity or 0, threads)
         return program._result_of(results)
@@ -354,7 +374,8 @@ def _fitting(value: Any, one: Input) -> np.ndarray:
 
 
 def load(path: Path) -> Program:
-    """A program from a file that save(), or save_program() in C++, wrote. Raises NotFound, InvalidArgument, IOFailed."""
+    """A program from a file that save(), or save_program() in C++, wrote. Raises NotFound, InvalidArgument,
+    IOFailed."""
     name = local(path, "load a program")
     return Program(_core.Graph.load(name), name=name)
 

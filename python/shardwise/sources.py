@@ -8,7 +8,8 @@
     mixed = sources.mix([web.shuffle(), books.shuffle()], [3, 1])
     packs = sources.jsonl("docs.jsonl", text="text").filter("length(text)>=16").pack("text", window=1024)
 
-Everything is random-access: a record is a function of its number, the epoch and the seed, so a run resumes anywhere.
+Everything is random-access: a record is a function of its number, the epoch and the seed, so a run resumes
+anywhere.
 """
 
 from __future__ import annotations
@@ -68,7 +69,8 @@ def _made_again(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Sou
 
 @dataclass(frozen=True)
 class Field:
-    """One field of every record. ragged: dim 0 differs by record; shape[0] is the most, the rest reads as zeros."""
+    """One field of every record. ragged: dim 0 differs by record; shape[0] is the most, the rest reads as
+    zeros."""
 
     name: str
     dtype: np.dtype[Any]
@@ -87,8 +89,8 @@ class RandomAccess(Protocol):
 
 
 class Source:
-    """Records that can be read in any order. Made by the functions of this module; its methods give further sources
-    and leave this one as it is. Thread-safe."""
+    """Records that can be read in any order. Made by the functions of this module; its methods give further
+    sources and leave this one as it is. Thread-safe."""
 
     def __init__(self, records: _core.Records) -> None:
         self._records = records
@@ -163,11 +165,13 @@ class Source:
         if isinstance(keep, str):
             return Source(self._records.filter_text(keep, path, tell))
         if path and not name:
-            raise InvalidArgument("filter: found a cache and no name of the function, needed are both: change it when the function changes")
+            raise InvalidArgument("filter: found a cache and no name of the function, needed are both: "
+                                  "change it when the function changes")
         function, fields = keep, list(self.fields.values())
 
         def answer(values: list[tuple[bytes, int]]) -> bool:
-            record = {f.name: np.frombuffer(data, f.dtype).reshape(f.shape) for f, (data, _) in _zip(fields, values)}
+            record = {f.name: np.frombuffer(data, f.dtype).reshape(f.shape)
+                      for f, (data, _) in _zip(fields, values)}
             return bool(function({f.name: record[f.name][:length] if f.ragged else record[f.name]
                                   for f, (_, length) in _zip(fields, values)}))
 
@@ -214,7 +218,8 @@ class Source:
         except TypeError:
             raise InvalidArgument(f"flip: dim: found {given!r}, needed a whole number") from None
         if field in self.fields and not -rank <= number < rank:
-            raise InvalidArgument(f"flip: dim: found {number}, needed one of the {rank} dims of field {field!r}")
+            raise InvalidArgument(f"flip: dim: found {number}, "
+                                  f"needed one of the {rank} dims of field {field!r}")
         return Source(self._records.flip(field, number % max(rank, 1), probability, stream))
 
     @_remembered
@@ -225,7 +230,8 @@ class Source:
     @_remembered
     def cast(self, field: str, dtype: Any) -> Source:
         """Converts the field to another numeric dtype; floats round to nearest, integers wrap around."""
-        return Source(self._records.cast(field, dtype if isinstance(dtype, str) and dtype in NUMPY else name_of(dtype)))
+        return Source(self._records.cast(field, dtype if isinstance(dtype, str) and dtype in NUMPY
+                                         else name_of(dtype)))
 
     @_remembered
     def normalise(self, field: str, mean: float | Sequence[float], stddev: float | Sequence[float]) -> Source:
@@ -240,7 +246,7 @@ def _floats(values: float | Sequence[float]) -> list[float]:
 
 
 @_remembered
-def open(text: str, /, *, progress: Progress = None, **options: Any) -> Source:  # noqa: A001
+def open(text: str, /, *, progress: Progress = None, **options: Any) -> Source:
     """Opens a source by its text, as the command `shardwise batches` takes it: FORMAT:PATH?OPTION=VALUE&...,
     as "tokens:train.bin?dtype=u16&window=1025". The ending of a path (d.csv, s.tar) or a folder of images may
     tell the format. Options may be given as arguments, too. `shardwise batches --help` lists the formats.
@@ -249,7 +255,8 @@ def open(text: str, /, *, progress: Progress = None, **options: Any) -> Source: 
         from urllib.parse import quote, urlencode
 
         values = {k: ",".join(map(str, v)) if isinstance(v, (list, tuple))
-                  else ("no", "yes")[v] if isinstance(v, bool) else "tab" if isinstance(v, str) and v == "\t" else str(v) for k, v in options.items()}
+                  else ("no", "yes")[v] if isinstance(v, bool) else "tab" if isinstance(v, str) and v == "\t"
+                  else str(v) for k, v in options.items()}
         text += ("&" if "?" in text else "?") + urlencode(values, quote_via=quote, safe="/,:")
     return Source(_core.Records.open(text, function_of(progress, "index")))
 
@@ -278,8 +285,8 @@ def npy(path: Any, field: str | None = None, *, progress: Progress = None) -> So
 
 
 @_told
-def tokens(path: Any, window: int, *, dtype: str = "u16", stride: int | None = None, header_bytes: int | None = None,
-           field: str | None = None, progress: Progress = None) -> Source:
+def tokens(path: Any, window: int, *, dtype: str = "u16", stride: int | None = None,
+           header_bytes: int | None = None, field: str | None = None, progress: Progress = None) -> Source:
     """Opens windows of a file of whole numbers and nothing else, each `stride` (the window, by default) after
     the one before."""
     return _file("tokens", path, progress, {"window": window, "dtype": dtype, "stride": stride,
@@ -346,8 +353,10 @@ def callback(size: int, fields: Mapping[str, tuple[Any, Sequence[int]]], functio
     name. ragged: fields whose dim 0 differs by record; their shape has the largest one."""
     described = [Field(n, np.dtype(dtype), tuple(shape), n in ragged) for n, (dtype, shape) in fields.items()]
     for odd in [n for n in ragged if n not in fields or not fields[n][1]]:
-        raise InvalidArgument(f"callback: ragged: found {odd!r}, needed a field with a dim: {', '.join(fields)}")
-    return Source(_function_source(size, lambda record, epoch, seed: function(record), "callback", name, described))
+        raise InvalidArgument(f"callback: ragged: found {odd!r}, needed a field with a dim: "
+                              f"{', '.join(fields)}")
+    return Source(_function_source(size, lambda record, epoch, seed: function(record), "callback", name,
+                                   described))
 
 
 @_remembered
@@ -356,8 +365,8 @@ def of(source: Any, *, ragged: Mapping[str, int] | None = None) -> Source:
     columns are numbers, one column of these, or any object with __len__ and __getitem__. ragged: the largest
     dim 0 of such an object's fields where it differs by record, as {"ids": 4096}."""
     if ragged and (isinstance(source, (Source, str, Mapping)) or not isinstance(source, RandomAccess)):
-        raise InvalidArgument(f"source: ragged: found {type(source).__name__}, needed an object with __len__ and "
-                              "__getitem__: of others it is known")
+        raise InvalidArgument(f"source: ragged: found {type(source).__name__}, "
+                              "needed an object with __len__ and __getitem__: of others it is known")
     if isinstance(source, Source):
         return source
     if isinstance(source, str):
@@ -374,17 +383,17 @@ def of(source: Any, *, ragged: Mapping[str, int] | None = None) -> Source:
         return arrays(table)
     if isinstance(source, RandomAccess):
         together = together_of(source)
-        return Source(_function_source(
-            len(source), lambda record, epoch, seed: source[record] if together is None else rows_of(together([record]))[0],
-            type(source).__name__, None, ragged=ragged, together=together))
+        return Source(_function_source(len(source), lambda record, epoch, seed: source[record]
+                                       if together is None else rows_of(together([record]))[0],
+                                       type(source).__name__, None, ragged=ragged, together=together))
     if isinstance(source, os.PathLike):
         return of(os.fsdecode(source))
-    raise InvalidArgument(f"loader: source {type(source).__name__}, needed is a shardwise source, a text, a dict of arrays, "
-                          "or an object with __len__ and __getitem__")
+    raise InvalidArgument(f"loader: source {type(source).__name__}, needed is a shardwise source, a text, "
+                          "a dict of arrays, or an object with __len__ and __getitem__")
 
 
 @_remembered
-def zip(*all_sources: Any) -> Source:  # noqa: A001
+def zip(*all_sources: Any) -> Source:
     """Joins the fields of all sources side by side. Their sizes must be equal."""
     return Source(_core.Records.zip([of(s)._records for s in all_sources]))
 
@@ -410,7 +419,8 @@ def _whole_weights(weights: Sequence[Any]) -> list[int]:
     import decimal
     import fractions
 
-    found: list[Any] = [weight.item() if getattr(weight, "shape", None) == () else weight for weight in weights]
+    found: list[Any] = [weight.item() if getattr(weight, "shape", None) == () else weight
+                        for weight in weights]
     for weight in found:
         is_number = isinstance(weight, (numbers.Real, decimal.Decimal)) and not isinstance(weight, bool)
         if not is_number or weight != weight or not 0 <= weight < 1 << 53:
@@ -481,10 +491,11 @@ def _function_source(size: int, function: Callable[[int, int, int], Any], what: 
             raise InvalidArgument(f"{what}: there is no record to tell the fields by")
         first = {n: array_of(v, n) for n, v in _as_dict(function(0, 0, 0)).items()}
         for odd in [n for n in ragged or {} if n not in first or not first[n].ndim]:
-            raise InvalidArgument(f"{what}: ragged: found {odd!r}, needed a field with a dim: {', '.join(first)}")
+            raise InvalidArgument(f"{what}: ragged: found {odd!r}, needed a field with a dim: "
+                                  f"{', '.join(first)}")
         most = ragged or {}
-        fields = [Field(n, NUMPY[name_of(a.dtype, n)], (most[n], *a.shape[1:]) if n in most else a.shape, n in most)
-                  for n, a in first.items()]
+        fields = [Field(n, NUMPY[name_of(a.dtype, n)], (most[n], *a.shape[1:]) if n in most else a.shape,
+                        n in most) for n, a in first.items()]
     known = list(fields)
     if not known:
         raise InvalidArgument(f"{what}: records have no field, needed is at least one")
@@ -494,17 +505,21 @@ def _function_source(size: int, function: Callable[[int, int, int], Any], what: 
         kept, lengths = [], []
         for f in known:
             if f.name not in found:
-                raise InvalidArgument(f"{what}: record {record} has no field {f.name!r}: it has {', '.join(found)}")
+                raise InvalidArgument(f"{what}: record {record} has no field {f.name!r}: "
+                                      f"it has {', '.join(found)}")
             array = array_of(found[f.name], f.name)
-            if f.ragged and (array.ndim != len(f.shape) or array.shape[1:] != f.shape[1:] or len(array) > f.shape[0]):
-                raise InvalidArgument(f"{what}: record {record}, field {f.name!r}: found shape {list(array.shape)}, needed "
-                                      f"{list(f.shape)} or less in dim 0")
+            if f.ragged and (array.ndim != len(f.shape) or array.shape[1:] != f.shape[1:]
+                             or len(array) > f.shape[0]):
+                raise InvalidArgument(f"{what}: record {record}, field {f.name!r}: found shape "
+                                      f"{list(array.shape)}, needed {list(f.shape)} or less in dim 0")
             if not f.ragged and array.shape != f.shape:
-                hint = f", or ragged={{{f.name!r}: the most there are}}" if array.shape[1:] == f.shape[1:] and array.ndim else ""
-                raise InvalidArgument(f"{what}: record {record}, field {f.name!r}: found shape {list(array.shape)}, needed "
-                                      f"{list(f.shape)} as all have{hint}")
+                hint = (f", or ragged={{{f.name!r}: the most there are}}" if array.shape[1:] == f.shape[1:]
+                        and array.ndim else "")
+                raise InvalidArgument(f"{what}: record {record}, field {f.name!r}: found shape "
+                                      f"{list(array.shape)}, needed {list(f.shape)} as all have{hint}")
             if array.dtype != f.dtype and not np.can_cast(array.dtype, f.dtype, "same_kind"):
-                raise InvalidArgument(f"{what}: record {record}, field {f.name!r}: dtype {array.dtype}, needed is {f.dtype}")
+                raise InvalidArgument(f"{what}: record {record}, field {f.name!r}: dtype {array.dtype}, "
+                                      f"needed is {f.dtype}")
             lengths.append(array.shape[0] if array.ndim else 1)
             kept.append(_filled_up(array, f) if f.ragged else np.asarray(array, dtype=f.dtype, order="C"))
         return kept, lengths
@@ -522,24 +537,30 @@ def _function_source(size: int, function: Callable[[int, int, int], Any], what: 
             rows = [row_of(record, row) for record, row in _zip(records, rows_of(made))]
             columns = [np.stack(column) for column in _zip(*(kept for kept, _ in rows))]
             lengths = [list(each) for each in _zip(*(each for _, each in rows))]
-        return [(a.ctypes.data, a[0].nbytes, n if f.ragged else []) for f, a, n in _zip(known, columns, lengths)], columns
+        return [(a.ctypes.data, a[0].nbytes,
+                 n if f.ragged else []) for f, a, n in _zip(known, columns, lengths)], columns
 
     fingerprint = None
     if name is not None:
         import hashlib
 
-        text = repr((what, name, size, [(f.name, str(f.dtype), f.shape, *(["ragged"] if f.ragged else [])) for f in known]))
+        text = repr((what, name, size,
+                     [(f.name, str(f.dtype), f.shape, *(["ragged"] if f.ragged else [])) for f in known]))
         fingerprint = int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "little")
-    return _core.Records.of_function([(f.name, name_of(f.dtype, f.name), list(f.shape), f.ragged) for f in known], size,
-                                     make, fingerprint, *made_of, together=None if together is None else make_all)
+    return _core.Records.of_function(
+        [(f.name, name_of(f.dtype, f.name), list(f.shape), f.ragged) for f in known], size,
+        make, fingerprint, *made_of, together=None if together is None else make_all)
 
 check_calls(__name__)
 
 _refuse = names_of_others(__name__, {
-    **dict.fromkeys(("parquet", "arrow", "feather"), "sources.of(table) of pandas, polars or Arrow"), "pickle": "sources.of(object)",
-    **dict.fromkeys(("huggingface", "hf", "datasets", "torch"), "sources.of(dataset)"), "webdataset": "tar(path, height, width)",
-    **dict.fromkeys(("json", "ndjson"), "jsonl(path)"), "text": 'jsonl(path, text="text")', "npz": 'arrays(numpy.load(path))',
-    **dict.fromkeys(("image_folder", "imagefolder"), "images(folder, height, width)"), "hdf": "hdf5(path)", "tfrecords": "tfrecord(path)"})
+    **dict.fromkeys(("parquet", "arrow", "feather"), "sources.of(table) of pandas, polars or Arrow"),
+    "pickle": "sources.of(object)",
+    **dict.fromkeys(("huggingface", "hf", "datasets", "torch"), "sources.of(dataset)"),
+    "webdataset": "tar(path, height, width)", **dict.fromkeys(("json", "ndjson"), "jsonl(path)"),
+    "text": 'jsonl(path, text="text")', "npz": 'arrays(numpy.load(path))',
+    **dict.fromkeys(("image_folder", "imagefolder"), "images(folder, height, width)"), "hdf": "hdf5(path)",
+    "tfrecords": "tfrecord(path)"})
 
 
 def __getattr__(name: str) -> Any:

@@ -34,11 +34,13 @@ class Sources:
         items have the size of the dtype's. `how`: mesh, spec, policy, or listed=True to write exactly these
         parts."""
         if not is_text(name):
-            raise InvalidArgument(f"tensor {name!r} has a name with a lone surrogate: needed is one that UTF-8 can hold")
+            raise InvalidArgument(f"tensor {name!r} has a name with a lone surrogate: "
+                                  "needed is one that UTF-8 can hold")
         arguments = []
         for begin, array in parts:
             self._kept.append(array)
-            arguments.append((list(begin), list(array.shape), array.__array_interface__["data"][0], list(array.strides)))
+            arguments.append((list(begin), list(array.shape), array.__array_interface__["data"][0],
+                              list(array.strides)))
         self.list.append(_core.Source(name, dtype, list(shape), arguments, **how))
 
     def add_array(self, name: str, array: Any, **how: Any) -> None:
@@ -53,16 +55,17 @@ def as_array(name: str, value: Any) -> np.ndarray:
     if not isinstance(name, str):
         raise WrongType(f"tensor names are str, not {type(name).__name__}")
     if is_masked(value):
-        raise WrongType(f"tensor {name!r} is a masked array, whose mask would be lost: needed are its data and its mask, each "
-                        f"by a name of its own, or .filled(value)")
+        raise WrongType(f"tensor {name!r} is a masked array, whose mask would be lost: "
+                        "needed are its data and its mask, each by a name of its own, or .filled(value)")
     try:
         array = np.asarray(value)
     except (TypeError, RuntimeError) as error:  # torch's bfloat16, tensors on a GPU or with a gradient
-        raise WrongType(f"tensor {name!r} is {type(value).__module__}.{type(value).__qualname__}, which numpy does not take: "
-                        f"{error}; shardwise.torch.save() takes torch's tensors") from None
+        raise WrongType(f"tensor {name!r} is {type(value).__module__}.{type(value).__qualname__}, "
+                        f"which numpy does not take: {error}; "
+                        "shardwise.torch.save() takes torch's tensors") from None
     if array.dtype.kind in "OUSMmV" and array.dtype.type.__module__ == "numpy":
-        raise WrongType(f"tensor {name!r} is {type(value).__name__} of dtype {array.dtype}: needed is an array of numbers: "
-                        f"{_instead(array.dtype)}")
+        raise WrongType(f"tensor {name!r} is {type(value).__name__} of dtype {array.dtype}: "
+                        f"needed is an array of numbers: {_instead(array.dtype)}")
     name_of(array.dtype, name)
     if array.dtype.byteorder == ">":
         array = array.astype(array.dtype.newbyteorder("="))
@@ -102,7 +105,8 @@ class Faults:
         if self._errors:
             kinds = {type(error) for error in self._errors}
             few = "; ".join(map(str, self._errors[:20])) + (", ..." if len(self._errors) > 20 else "")
-            raise (kinds.pop() if len(kinds) == 1 else WrongType)(f"{len(self._errors)} values cannot be stored: {few}")
+            raise (kinds.pop() if len(kinds) == 1 else WrongType)(
+                f"{len(self._errors)} values cannot be stored: {few}")
 
 
 def is_array(value: Any) -> bool:
@@ -117,8 +121,8 @@ def flattened(tensors: Mapping[str, Any]) -> Flat:
     """Returns the arrays and plain objects of a mapping of names. Dicts, lists and tuples that hold arrays
     are taken apart. Raises WrongType for names that are no str."""
     if not isinstance(tensors, Mapping):
-        raise WrongType(f"found {type(tensors).__module__}.{type(tensors).__qualname__}, needed is a dict of arrays and objects "
-                        f"by name")
+        raise WrongType(f"found {type(tensors).__module__}.{type(tensors).__qualname__}, "
+                        "needed is a dict of arrays and objects by name")
     flat = Flat()
     for name, value in tensors.items():
         if not isinstance(name, str):
@@ -161,14 +165,17 @@ def check_choice(what: str, value: str, choices: Sequence[str]) -> None:
 
 #: Options of other libraries and of the command, by ours as it is to be written.
 _ALIKE = {
-    'cast="bf16"': ("dtype", "torch_dtype"), "names": ("select", "exclude", "keys", "only", "include", "patterns", "filter", "tensors"),
-    'existing="replace"': ("overwrite", "force", "replace", "exist_ok"), 'existing="skip"': ("skip_existing",),
-    'rename={"PREFIX*": "*"}': ("strip_prefix", "prefix"), "rename": ("rename_keys", "key_mapping", "mapping"),
+    'cast="bf16"': ("dtype", "torch_dtype"),
+    "names": ("select", "exclude", "keys", "only", "include", "patterns", "filter", "tensors"),
+    'existing="replace"': ("overwrite", "force", "replace", "exist_ok"),
+    'existing="skip"': ("skip_existing",), 'rename={"PREFIX*": "*"}': ("strip_prefix", "prefix"),
+    "rename": ("rename_keys", "key_mapping", "mapping"),
     "max_shard": ("max_shard_size", "shard_size"), "codec": ("compression", "compress", "compressor"),
     "threads": ("num_threads", "workers", "num_workers", "jobs", "concurrency", "thread_count"),
     "memory": ("memory_budget", "max_memory", "memory_limit"), "resize": ("pad",), "rules": ("spec", "specs"),
-    "target": ("dest", "output", "out", "destination", "like"), "root": ("dest", "output", "out", "destination"),
-    "user": ("extra", "custom_metadata"), "strict": ("partial",), "progress": ("progress_bar", "callback", "verbose"),
+    "target": ("dest", "output", "out", "destination", "like"),
+    "root": ("dest", "output", "out", "destination"), "user": ("extra", "custom_metadata"),
+    "strict": ("partial",), "progress": ("progress_bar", "callback", "verbose"),
 }
 
 
@@ -186,7 +193,8 @@ def unknown_option(what: str, name: str, known: Sequence[str], others: Mapping[s
     return WrongType(f"{what}: found the unknown option {name!r}, {hint}")
 
 
-def refuse_unknown(what: str, unknown: Iterable[str], known: Sequence[str], others: Mapping[str, str]) -> None:
+def refuse_unknown(what: str, unknown: Iterable[str], known: Sequence[str],
+                   others: Mapping[str, str]) -> None:
     """Raises WrongType for the first unknown option, as unknown_option() makes it."""
     for name in unknown:
         raise unknown_option(what, name, known, others)
@@ -208,7 +216,8 @@ def check_claim(what: str, claimed: int, stored: int) -> None:
 def check_fits_memory(what: str, claimed: int) -> None:
     there = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     if claimed > there:
-        raise ResourceExhausted(f"{what}: {claimed} bytes, which are read at once, found {there} bytes of memory")
+        raise ResourceExhausted(f"{what}: {claimed} bytes, which are read at once, "
+                                f"found {there} bytes of memory")
 
 
 def check_codec(codec: str) -> None:

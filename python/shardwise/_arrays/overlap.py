@@ -54,7 +54,8 @@ class Region(NamedTuple):
         if self.strides is None:
             return False
         inner = self.itemsize
-        for stride, extent in sorted((abs(stride), extent) for stride, extent in zip(self.strides, self.shape) if extent > 1):
+        for stride, extent in sorted((abs(stride), extent)
+                                     for stride, extent in zip(self.strides, self.shape) if extent > 1):
             if stride < inner:
                 break
             inner = (extent - 1) * stride + inner
@@ -80,7 +81,8 @@ class _Mappings:
                 found = self._LINE.findall(file.read())
         except OSError:
             found = []  # another system than Linux
-        self._rows = [(int(begin, 16), int(end, 16), int(offset, 16), what.decode()) for begin, end, offset, what in found]
+        self._rows = [(int(begin, 16), int(end, 16), int(offset, 16), what.decode())
+                      for begin, end, offset, what in found]
         self._begins = [row[0] for row in self._rows]
 
     def placed(self, region: Region) -> Region:
@@ -147,6 +149,7 @@ class Regions:
                 for new in {other, region} - views.keys():
                     views[new] = new.view()
                 if _share(views[other], views[region]):
-                    found.append(f"{other_name!r} and {name!r} share memory here: needed is memory of its own for each")
+                    found.append(f"{other_name!r} and {name!r} share memory here: "
+                                 "needed is memory of its own for each")
             ends.append((end, space, step, region, name))
         return found

@@ -24,9 +24,11 @@ _NAMES = {
     "i64": "int64", "i32": "int32", "i16": "int16", "i8": "int8",
     "u64": "uint64", "u32": "uint32", "u16": "uint16", "u8": "uint8", "bool": "bool",
     "f8_e4m3fn": "float8_e4m3fn", "f8_e5m2": "float8_e5m2", "f8_e4m3fnuz": "float8_e4m3fnuz",
-    "f8_e5m2fnuz": "float8_e5m2fnuz", "f8_e8m0fnu": "float8_e8m0fnu", "c64": "complex64", "c128": "complex128",
+    "f8_e5m2fnuz": "float8_e5m2fnuz", "f8_e8m0fnu": "float8_e8m0fnu", "c64": "complex64",
+    "c128": "complex128",
 }  # fmt: skip
-TORCH: dict[str, torch.dtype] = {ours: getattr(torch, theirs) for ours, theirs in _NAMES.items() if hasattr(torch, theirs)}
+TORCH: dict[str, torch.dtype] = {ours: getattr(torch, theirs)
+                                 for ours, theirs in _NAMES.items() if hasattr(torch, theirs)}
 OURS: dict[torch.dtype, str] = {theirs: ours for ours, theirs in TORCH.items()}
 
 
@@ -35,7 +37,8 @@ def dtype_name(tensor: torch.Tensor, name: str) -> str:
     if tensor.is_quantized:
         raise Unsupported(f"tensor {name!r} is quantized: save its int_repr(), scale and zero point")
     if is_lazy(tensor):
-        raise Unsupported(f"tensor {name!r} has no shape yet, as it is of a lazy module: needed is one that was called once")
+        raise Unsupported(f"tensor {name!r} has no shape yet, as it is of a lazy module: "
+                          "needed is one that was called once")
     return name_of_dtype(tensor.dtype, name)
 
 
@@ -43,14 +46,18 @@ def name_of_dtype(dtype: torch.dtype, name: str) -> str:
     """Our name of the dtype that this tensor has. Raises Unsupported, naming the tensor."""
     found = OURS.get(dtype)
     if found is None:
-        instead = ("tensor.to(torch.complex64)" if dtype.is_complex else "tensor.int_repr(), its scale and zero point"
-                   if str(dtype).startswith(("torch.qint", "torch.quint")) else "tensor.view(torch.uint8), which keeps its bits")
-        raise Unsupported(f"tensor {name!r} has dtype {dtype}: needed is one of {', '.join(map(str, OURS))}: write {instead}")
+        instead = ("tensor.to(torch.complex64)" if dtype.is_complex
+                   else "tensor.int_repr(), its scale and zero point"
+                   if str(dtype).startswith(("torch.qint", "torch.quint"))
+                   else "tensor.view(torch.uint8), which keeps its bits")
+        raise Unsupported(f"tensor {name!r} has dtype {dtype}: needed is one of {', '.join(map(str, OURS))}: "
+                          f"write {instead}")
     return found
 
 
 def settled(tensor: torch.Tensor) -> torch.Tensor:
-    """The tensor that a collective makes, once that has ended: until then it is in a wrapper that has no memory."""
+    """The tensor that a collective makes, once that has ended: until then it is in a wrapper that has no
+    memory."""
     wait = getattr(tensor, "wait", None) if type(tensor).__name__ == "AsyncCollectiveTensor" else None
     return tensor if wait is None else wait()
 
@@ -72,9 +79,11 @@ def region_of(tensor: torch.Tensor, layout: str = "") -> Region | None:
     if not address:
         return None
     size = tensor.element_size()
-    strides = None if tensor.is_contiguous() else strides_without_ones(tensor.shape, [size * stride for stride in tensor.stride()])
+    strides = None if tensor.is_contiguous() else strides_without_ones(
+        tensor.shape, [size * stride for stride in tensor.stride()])
     space = "" if tensor.device.type == "cpu" else str(tensor.device)
-    return Region(space, address, tensor.shape, strides, size, f"{tensor.dtype}{tensor.is_conj()}{tensor.is_neg()}{layout}")
+    return Region(space, address, tensor.shape, strides, size,
+                  f"{tensor.dtype}{tensor.is_conj()}{tensor.is_neg()}{layout}")
 
 
 def _is_wrapper(tensor: torch.Tensor) -> bool:
@@ -91,14 +100,16 @@ def no_memory(tensor: torch.Tensor, name: str) -> str:
                 f"{{{', '.join(f'{part!r}: tensor.{part}' for part in parts)}}}")
     if _is_wrapper(tensor):
         return f"tensor {name!r} is a {kind}, which has no memory of its own: needed is a plain tensor"
-    return f"tensor {name!r} has no memory: it is within vmap() or grad(), or its storage was freed; needed is one that has"
+    return (f"tensor {name!r} has no memory: it is within vmap() or grad(), or its storage was freed; "
+            "needed is one that has")
 
 
 def on_host(tensor: torch.Tensor, name: str) -> torch.Tensor:
-    """Its elements in host memory as they are meant: conjugate and negative views are resolved. Shares the memory of a
-    plain tensor on the CPU."""
+    """Its elements in host memory as they are meant: conjugate and negative views are resolved. Shares the
+    memory of a plain tensor on the CPU."""
     if tensor.is_nested:
-        raise Unsupported(f"tensor {name!r} is nested, of parts that differ in shape: needed are these, tensor.unbind()")
+        raise Unsupported(f"tensor {name!r} is nested, of parts that differ in shape: needed are these, "
+                          "tensor.unbind()")
     if tensor.layout != torch.strided:
         raise Unsupported(f"tensor {name!r} has layout {tensor.layout}: needed is a dense one")
     if tensor.is_meta:
@@ -110,7 +121,8 @@ def on_host(tensor: torch.Tensor, name: str) -> torch.Tensor:
 
 
 def empty_beside(own: torch.Tensor | None, shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
-    """New memory on the device of a tensor; cut as a DTensor is, as far as this shape can be. None: on the host."""
+    """New memory on the device of a tensor; cut as a DTensor is, as far as this shape can be. None: on the
+    host."""
     if isinstance(own, DTensor):
         placements = [p if type(p) is Shard and p.dim < len(shape) else Replicate() for p in own.placements]
         return distributed_empty(*shape, dtype=dtype, device_mesh=own.device_mesh, placements=placements)
@@ -126,7 +138,8 @@ def is_shareable(array: np.ndarray[Any, Any]) -> bool:
 
 
 def shared_tensor(array: np.ndarray[Any, Any]) -> torch.Tensor:
-    """A tensor on the memory of an array, of any dtype that both have; on a copy, if torch cannot show its layout."""
+    """A tensor on the memory of an array, of any dtype that both have; on a copy, if torch cannot show its
+    layout."""
     dtype = TORCH[name_of(array.dtype)]
     if not array.flags.writeable or not is_shareable(array):
         array = array.copy()
@@ -160,8 +173,8 @@ class Memory:
 
 
 class TensorReads:
-    """Boxes of tensors, to be read into tensors wherever these are. What the core cannot write in place (other strides or
-    dtypes, accelerators) passes through host memory, a part at a time."""
+    """Boxes of tensors, to be read into tensors wherever these are. What the core cannot write in place
+    (other strides or dtypes, accelerators) passes through host memory, a part at a time."""
 
     def __init__(self, reader: _core.Reader) -> None:
         self._reader = reader
@@ -192,7 +205,8 @@ class TensorReads:
         self._fill(boxes, passing)
         self._boxes.clear()
 
-    def _fill(self, boxes: list[tuple[int, Sequence[int], Any]], passing: list[tuple[torch.Tensor, torch.Tensor]]) -> None:
+    def _fill(self, boxes: list[tuple[int, Sequence[int], Any]],
+              passing: list[tuple[torch.Tensor, torch.Tensor]]) -> None:
         read_boxes(self._reader, boxes)
         with torch.no_grad():
             for target, memory in passing:
@@ -214,7 +228,8 @@ def memory_device(operation: str, device: Any) -> torch.device:
         found = torch.device(device)
         torch.empty(0, device=found)
     except (RuntimeError, TypeError, ValueError, AssertionError) as error:
-        raise InvalidArgument(f"{operation}: device is {device!r}: {str(error).splitlines()[0]}: needed is one of this machine") from None
+        raise InvalidArgument(f"{operation}: device is {device!r}: {str(error).splitlines()[0]}: "
+                              "needed is one of this machine") from None
     if found.type == "meta":
         raise InvalidArgument(f"{operation}: device is 'meta', which has no memory: needed is another")
     return found

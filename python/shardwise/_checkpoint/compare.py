@@ -34,7 +34,8 @@ class TensorDiff:
     differing: int | None = None  #: of them; if dtypes differ, their numbers are compared
     max_abs: float | None = None  #: largest |first - second|
     max_rel: float | None = None  #: largest |first - second| / max(|first|, |second|)
-    max_ulp: int | None = None  #: most floats of the dtype between the two; None for integers and if dtypes differ
+    #: most floats of the dtype between the two; None for integers and if dtypes differ
+    max_ulp: int | None = None
     nan: tuple[int, int] | None = None  #: NaNs of the two among the elements that were read
     at: tuple[int, ...] | None = None  #: global index of the first that differs; None: none does
     values: tuple[str, str] | None = None  #: the elements of the two at that index
@@ -94,8 +95,8 @@ def _place(path: Path, what: str) -> tuple[str, bool, _core.Reader | None]:
     return text, False, None
 
 
-def diff(first: Path, second: Path, *, atol: float = 0.0, rtol: float = 0.0, memory: int = 128 << 20, threads: int = 0,
-         progress: Progress = None) -> DiffReport:
+def diff(first: Path, second: Path, *, atol: float = 0.0, rtol: float = 0.0, memory: int = 128 << 20,
+         threads: int = 0, progress: Progress = None) -> DiffReport:
     """Compares the tensors of two checkpoints, or of other formats that open() takes: safetensors, HDF5, npz,
     DCP, Orbax.
 
@@ -104,8 +105,8 @@ def diff(first: Path, second: Path, *, atol: float = 0.0, rtol: float = 0.0, mem
     compared, and second names of tied tensors are skipped. memory: most host bytes. Raises NotFound, Corrupt,
     Unsupported, and InvalidArgument for negative tolerances.
     """
-    equal, compared, skipped, tensors = _core.diff(_place(first, "diff"), _place(second, "diff"), atol, rtol, memory, threads,
-                                                   function_of(progress, "diff"))
+    equal, compared, skipped, tensors = _core.diff(_place(first, "diff"), _place(second, "diff"), atol, rtol,
+                                                   memory, threads, function_of(progress, "diff"))
     found = []
     for name, same, one, other, *rest in tensors:
         found.append(TensorDiff(name, same, one and Kind(*one), other and Kind(*other), *rest))

@@ -38,7 +38,8 @@ _PER_RANK = "@rank0"
 
 def _pairs_of(kind: str, rules: Mapping[str, str] | None, needed: str) -> Pairs:
     rules = {} if rules is None else rules
-    if not isinstance(rules, Mapping) or not all(type(text) is str and text for pair in rules.items() for text in pair):
+    if not isinstance(rules, Mapping) or not all(type(text) is str and text for pair in rules.items()
+                                                 for text in pair):
         raise InvalidArgument(f"{kind} is {rules!r}, needed are {needed}")
     return list(rules.items())
 
@@ -48,8 +49,8 @@ def _transposes_of(transpose: Transpose | None) -> Pairs:
     needed = "orders of dims by patterns, as {'*.kernel': (1, 0)}"
     if not isinstance(transpose, Mapping):
         raise InvalidArgument(f"transpose is {transpose!r}, needed are {needed}")
-    rules = {pattern: order if isinstance(order, str) or not isinstance(order, Iterable) else ",".join(map(str, order))
-             for pattern, order in transpose.items()}
+    rules = {pattern: order if isinstance(order, str) or not isinstance(order, Iterable)
+             else ",".join(map(str, order)) for pattern, order in transpose.items()}
     return _pairs_of("transpose", rules, needed)
 
 
@@ -73,29 +74,33 @@ def _dtype_name(pattern: str, dtype: Any) -> str:
     raise InvalidArgument(f"cast of {pattern!r} is {dtype!r}, needed is a dtype, as 'bf16'")
 
 
-def edits_of(names: str | Iterable[str] | None, rename: Rename | None = None, cast: Cast | None = None, transpose: Transpose | None = None,
+def edits_of(names: str | Iterable[str] | None, rename: Rename | None = None, cast: Cast | None = None,
+             transpose: Transpose | None = None,
              split: Split | None = None, join: Join | None = None, resize: Resize | None = None) -> Edits:
     """Returns the edits in the form that the core takes. names: patterns; None: all."""
     patterns = [] if names is None else [names] if isinstance(names, str) else list(names)
     if names is not None and not patterns:
         raise InvalidArgument("names is empty, needed is a pattern, or None for all")
-    return (patterns, [], _pairs_of("rename", rename, "new names by patterns, as {'model.*': '*'}"), _casts_of(cast),
-            _transposes_of(transpose), _pairs_of("split", split, "parts by patterns, as {'*.qkv': '*.q,*.k,*.v@0'}"),
+    return (patterns, [], _pairs_of("rename", rename, "new names by patterns, as {'model.*': '*'}"),
+            _casts_of(cast), _transposes_of(transpose),
+            _pairs_of("split", split, "parts by patterns, as {'*.qkv': '*.q,*.k,*.v@0'}"),
             _pairs_of("join", join, "names by patterns of their parts, as {'*.q,*.k,*.v': '*.qkv@0'}"),
             _pairs_of("resize", resize, "new extents by patterns, as {'*embed*': 'pad:50304,-'}"))
 
 
-def chosen(operation: str, there: Iterable[str], names: str | Iterable[str] | None, exclude: Iterable[str] = ()) -> list[str]:
+def chosen(operation: str, there: Iterable[str], names: str | Iterable[str] | None,
+           exclude: Iterable[str] = ()) -> list[str]:
     """Returns the names that a pattern of `names` matches (None: all) and no pattern of `exclude`; "*" stands
     for any characters, "?" for one. Raises InvalidArgument for a pattern that matches nothing, and if nothing
     is left."""
     every = list(there)
     patterns = ["*"] if names is None else edits_of(names)[0]
-    matches = {pattern: re.compile(re.escape(pattern).replace(r"\*", ".*").replace(r"\?", "."), re.DOTALL).fullmatch
-               for pattern in (*patterns, *exclude)}
+    matches = {pattern: re.compile(re.escape(pattern).replace(r"\*", ".*").replace(r"\?", "."),
+                                   re.DOTALL).fullmatch for pattern in (*patterns, *exclude)}
     idle = [] if not every else [pattern for pattern, match in matches.items() if not any(map(match, every))]
     if idle:
-        raise InvalidArgument(f"{operation}: {', '.join(map(repr, idle))} matches none of {len(every)} names, as {every[0]!r}")
+        raise InvalidArgument(f"{operation}: {', '.join(map(repr, idle))} matches none of {len(every)} "
+                              f"names, as {every[0]!r}")
     kept = [name for name in every if any(matches[pattern](name) for pattern in patterns)
             and not any(matches[pattern](name) for pattern in exclude)]
     if every and not kept:
@@ -120,18 +125,21 @@ def edited_document(document: Mapping[str, Any], names: Sequence[Made]) -> dict[
     # Tensors that are neither joined nor split; they may have another name, or be transposed.
     new = {name.parts[0]: name.name for name in names if len(name.parts) == used[name.parts[0]] == 1}
     if "per_rank" in made:  # stored as name@rank0, or its parts as name@rank0.part
-        new = {**new, **{name.partition(_PER_RANK)[0]: now.partition(_PER_RANK)[0] for name, now in new.items()
-                         if name.partition(_PER_RANK)[0] in made["per_rank"]}}
+        new = {**new, **{name.partition(_PER_RANK)[0]: now.partition(_PER_RANK)[0]
+                         for name, now in new.items() if name.partition(_PER_RANK)[0] in made["per_rank"]}}
         made["per_rank"] = {new[name]: ranks for name, ranks in made["per_rank"].items() if name in new}
     if "numpy" in made:
-        made["numpy"] = {name.name: made["numpy"][name.parts[0]] for name in names if name.parts[0] in made["numpy"]}
+        made["numpy"] = {name.name: made["numpy"][name.parts[0]]
+                         for name in names if name.parts[0] in made["numpy"]}
     if "aliases" in made:
-        made["aliases"] = {new[alias]: new[name] for alias, name in made["aliases"].items() if alias in new and name in new}
+        made["aliases"] = {new[alias]: new[name]
+                           for alias, name in made["aliases"].items() if alias in new and name in new}
     if "paths" in made:
         paths = {name: encoded for name, encoded in made["paths"].items()}
-        made["paths"] = {new[name]: _moved(path, name, new[name]) for name, path in paths.items() if name in new}
-        made["paths"].update({name.name: _moved(paths[name.parts[0]], name.parts[0], name.name) for name in names
-                              if name.parts[0] in paths and name.name not in made["paths"]})
+        made["paths"] = {new[name]: _moved(path, name, new[name])
+                         for name, path in paths.items() if name in new}
+        made["paths"].update({name.name: _moved(paths[name.parts[0]], name.parts[0], name.name)
+                              for name in names if name.parts[0] in paths and name.name not in made["paths"]})
     tree = made.get("tree")
     if isinstance(tree, dict) and tree.get("kind") == "pytree":
         leaves = dict(_leaves_of(tree["root"]))
@@ -139,7 +147,8 @@ def edited_document(document: Mapping[str, Any], names: Sequence[Made]) -> dict[
         same = {name.name for name in names if name.is_whole or not is_key.intersection(name.parts)}
         if leaves.keys() - new.keys() or any(new[name] != name or name not in same for name in leaves):
             # A tree of names replaces it: its keys are those before the edits.
-            items = [[name.name, {**leaves[name.parts[0]], "name": name.name} if name.is_whole and name.parts[0] in is_key else name.name]
+            items = [[name.name, {**leaves[name.parts[0]], "name": name.name} if name.is_whole
+                      and name.parts[0] in is_key else name.name]
                      for name in names if name.parts[0] in leaves]
             made["tree"] = {"kind": "pytree", "root": {"node": "", "items": items}}
     return made

@@ -26,7 +26,8 @@ def _taken_apart(flat: Flat, containers: Collection[Path]) -> Flat:
     parts."""
     parts = Flat({}, dict(flat.kinds))
     for path, leaf in flat.leaves.items():
-        if path in containers and is_container(leaf) and not is_array(leaf) and any(True for _ in items(leaf)):
+        if path in containers and is_container(leaf) and not is_array(leaf) and any(True
+                                                                                    for _ in items(leaf)):
             inner = Flat({(*path, key): value for key, value in items(leaf)}, {path: kind_of(leaf)})
             inner = _taken_apart(inner, containers)
             parts.leaves.update(inner.leaves)
@@ -39,12 +40,14 @@ def _taken_apart(flat: Flat, containers: Collection[Path]) -> Flat:
 class Filling:
     """A load of a checkpoint into a target. Nothing is read, or changed, before run()."""
 
-    def __init__(self, checkpoint: Checkpoint, target: Mapping[str, Any], *, strict: bool, skip_mismatched: bool,
-                 resize: Mapping[str, str] | None) -> None:
+    def __init__(self, checkpoint: Checkpoint, target: Mapping[str, Any], *, strict: bool,
+                 skip_mismatched: bool, resize: Mapping[str, str] | None) -> None:
         """Raises one InvalidArgument naming everything that does not fit."""
-        self._checkpoint, self._skip_mismatched, self._resizing = checkpoint, skip_mismatched, Resizing(resize)
+        self._checkpoint, self._skip_mismatched, self._resizing = checkpoint, skip_mismatched, Resizing(
+            resize)
         places = {place: name for name, place in checkpoint.paths.items()}
-        self._flat = _taken_apart(flattened(target), {place[:depth] for place in places for depth in range(1, len(place))})
+        self._flat = _taken_apart(flattened(target),
+                                  {place[:depth] for place in places for depth in range(1, len(place))})
         self._found = dict(self._flat.leaves)
         self._boxes: list[tuple[int, tuple[int, ...], np.ndarray]] = []
         self._copies: list[tuple[np.ndarray, np.ndarray]] = []  # from the array that is read, to the target's
@@ -54,7 +57,8 @@ class Filling:
         there = {name: None for name in (*checkpoint, *checkpoint.objects)}
         names = names_of(self._flat.leaves, "/")
         stored = {path: name if name in there else places.get(path, name) for path, name in names.items()}
-        tied = {id(leaf) for path, leaf in self._flat.leaves.items() if is_array(leaf) and stored[path] in there}
+        tied = {id(leaf) for path, leaf in self._flat.leaves.items() if is_array(leaf)
+                and stored[path] in there}
         missing: list[str] = []
         absent: list[str] = []
         for path, leaf in self._flat.leaves.items():
@@ -68,28 +72,34 @@ class Filling:
                 import difflib
 
                 near = difflib.get_close_matches(names[path], list(there), 1)
-                self._wrong.append(f"{names[path]!r} is not in the checkpoint" + (f", nearest {near[0]!r}" if near else ""))
+                self._wrong.append(f"{names[path]!r} is not in the checkpoint"
+                                   + (f", nearest {near[0]!r}" if near else ""))
                 absent.append(names[path])
         asked = set(stored.values()) - set(missing)
         if strict:
-            self._wrong += [f"{name!r} is in the checkpoint, not in the target" for name in there if name not in asked]
+            self._wrong += [f"{name!r} is in the checkpoint, not in the target"
+                            for name in there if name not in asked]
         self._wrong += [*self._resizing.faults(), *self._regions.faults()]
         if there and not asked:
-            self._wrong.append("the target has none of the checkpoint's names, needed is at least one" if missing else
-                               "the target is empty, needed is at least one of the checkpoint's names")
+            self._wrong.append("the target has none of the checkpoint's names, "
+                               "needed is at least one" if missing
+                               else "the target is empty, needed is at least one of the checkpoint's names")
         if missing and not self._wrong:
-            log.warning("load %s: %d names of the target are not in the checkpoint, and stay as they are: %s", checkpoint.path,
-                        len(missing), ", ".join(missing[:50]))
+            log.warning("load %s: %d names of the target are not in the checkpoint, and stay as they are: %s",
+                        checkpoint.path, len(missing), ", ".join(missing[:50]))
         if self._wrong:
-            few = "; ".join(self._wrong[:50]) + (f"; and {len(self._wrong) - 50} more" if len(self._wrong) > 50 else "")
+            few = "; ".join(self._wrong[:50]) + (f"; and {len(self._wrong) - 50} more"
+                                                 if len(self._wrong) > 50 else "")
             few += moved(absent or missing, there.keys() - asked, "/")
-            raise InvalidArgument(f"load {checkpoint.path}: {len(self._wrong)} of {len(asked | there.keys())} leaves do not fit: {few}")
+            raise InvalidArgument(f"load {checkpoint.path}: {len(self._wrong)} of "
+                                  f"{len(asked | there.keys())} leaves do not fit: {few}")
 
     def _add(self, path: Path, name: str, leaf: Any) -> None:
         if name in self._checkpoint.objects:
             value = self._checkpoint.objects[name]
             if is_array(leaf):
-                self._wrong.append(f"{name!r} is an object, a {type(value).__name__}, the target {leaf.dtype} {list(leaf.shape)}")
+                self._wrong.append(f"{name!r} is an object, a {type(value).__name__}, "
+                                   f"the target {leaf.dtype} {list(leaf.shape)}")
             try:
                 self._found[path] = like(leaf, value)
             except InvalidArgument as error:
@@ -100,11 +110,14 @@ class Filling:
             self._found[path] = np.empty(tensor.shape, tensor.dtype)
             self._read(tensor, self._found[path], tensor.shape)
         elif not isinstance(leaf, (np.ndarray, np.generic)):
-            self._wrong.append(f"{name!r} is {tensor.dtype} {list(tensor.shape)}, the target a {type(leaf).__name__}")
+            self._wrong.append(f"{name!r} is {tensor.dtype} {list(tensor.shape)}, "
+                               f"the target a {type(leaf).__name__}")
         elif leaf.dtype != tensor.dtype or tuple(leaf.shape) != tensor.shape and not (
                 self._resizing.allows(name, tensor.shape, tuple(leaf.shape)) or self._skip_mismatched):
-            self._wrong.append(f"{name!r} is {tensor.dtype} {list(tensor.shape)}, the target {leaf.dtype} {list(leaf.shape)}")
-        elif tuple(leaf.shape) != tensor.shape and not self._resizing.allows(name, tensor.shape, tuple(leaf.shape)):
+            self._wrong.append(f"{name!r} is {tensor.dtype} {list(tensor.shape)}, "
+                               f"the target {leaf.dtype} {list(leaf.shape)}")
+        elif tuple(leaf.shape) != tensor.shape and not self._resizing.allows(name, tensor.shape,
+                                                                             tuple(leaf.shape)):
             pass  # it stays
         elif isinstance(leaf, np.generic):
             array = np.empty((), tensor.dtype)
@@ -122,7 +135,8 @@ class Filling:
             self._read(tensor, array, common)
             return
         first = self._checkpoint[tied]
-        if tuple(map(min, array.shape, first.shape)) != common or differ_there(first, tensor, (0,) * len(common), common):
+        if tuple(map(min, array.shape,
+                     first.shape)) != common or differ_there(first, tensor, (0,) * len(common), common):
             self._wrong.append(differ_text(tied, name))
 
     def _read(self, tensor: Tensor, array: np.ndarray, common: tuple[int, ...]) -> None:

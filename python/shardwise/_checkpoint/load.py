@@ -14,23 +14,23 @@ from .resize import check_extents
 from .tensor import Checkpoint
 
 
-def open(path: Path, *, pin: bool = True, threads: int = 0, names: str | Iterable[str] | None = None,  # noqa: A001 - as h5py
-         rename: Rename | None = None, cast: Cast | None = None, transpose: Transpose | None = None, split: Split | None = None,
-         join: Join | None = None, resize: Resize | None = None) -> Checkpoint:
+def open(path: Path, *, pin: bool = True, threads: int = 0, names: str | Iterable[str] | None = None,
+         rename: Rename | None = None, cast: Cast | None = None, transpose: Transpose | None = None,
+         split: Split | None = None, join: Join | None = None, resize: Resize | None = None) -> Checkpoint:
     """Opens the checkpoint at a path, lazily. names, rename, cast, transpose, split, join and resize are
     those of Checkpoint(). Raises NotFound, Corrupt, Unsupported, NameNotFound, InvalidArgument."""
-    return Checkpoint(path, pin=pin, threads=threads, names=names, rename=rename, cast=cast, transpose=transpose, split=split,
-                      join=join, resize=resize)
+    return Checkpoint(path, pin=pin, threads=threads, names=names, rename=rename, cast=cast,
+                      transpose=transpose, split=split, join=join, resize=resize)
 
 
 @options_of_others({
     **dict.fromkeys(("map_location", "device"), "shardwise.torch.load_state_dict(path, device=)"),
     "state": "target=", "shardings": "shardwise.jax.load(path, target)",
     "weights_only": "nothing in its place: no code of a file ever runs"})
-def load(path: Path, names: str | Iterable[str] | None = None, *, rename: Rename | None = None, cast: Cast | None = None,
-         transpose: Transpose | None = None, split: Split | None = None, join: Join | None = None,
-         target: Mapping[str, Any] | None = None, strict: bool = True, skip_mismatched: bool = False, resize: Resize | None = None,
-         threads: int = 0) -> dict[str, Any]:
+def load(path: Path, names: str | Iterable[str] | None = None, *, rename: Rename | None = None,
+         cast: Cast | None = None, transpose: Transpose | None = None, split: Split | None = None,
+         join: Join | None = None, target: Mapping[str, Any] | None = None, strict: bool = True,
+         skip_mismatched: bool = False, resize: Resize | None = None, threads: int = 0) -> dict[str, Any]:
     """Returns arrays and objects of a checkpoint by name, read in one pass. names: patterns, as "layers/*".
     rename: new names by patterns, {"model.*": "*"}. cast: a dtype for all floats, "bf16", or dtypes by
     patterns. transpose: {"*.kernel": (1, 0)}. split: {"*.qkv": "*.q,*.k,*.v@0"}. join:
@@ -47,10 +47,11 @@ def load(path: Path, names: str | Iterable[str] | None = None, *, rename: Rename
     before anything is changed."""
     if target is None:
         check_extents(f"load {path}", skip_mismatched, resize)
-    with Checkpoint(path, threads=threads, names=names, rename=rename, cast=cast, transpose=transpose, split=split,
-                    join=join, resize=resize if target is None else None) as checkpoint:
+    with Checkpoint(path, threads=threads, names=names, rename=rename, cast=cast, transpose=transpose,
+                    split=split, join=join, resize=resize if target is None else None) as checkpoint:
         if target is not None:
-            return Filling(checkpoint, target, strict=strict, skip_mismatched=skip_mismatched, resize=resize).run()
+            return Filling(checkpoint, target, strict=strict, skip_mismatched=skip_mismatched,
+                           resize=resize).run()
         return checkpoint.load()
 
 

@@ -50,14 +50,17 @@ class SaveStats:
     chunks: int
     seconds: float  #: until it was committed
     skipped: bool = False  #: nothing was written: existing="skip" found it there, or a save was under way
-    cleanup_error: str = ""  #: what could not be done after the commit: parity, or the removal of older steps, which is tried again
+    #: what could not be done after the commit: parity, or the removal of older steps, which is tried again
+    cleanup_error: str = ""
     parity_bytes: int = 0  #: of its parity files: CheckpointManager(parity_blocks=...)
-    unchanged_bytes: int = 0  #: of the logical bytes, those of chunks that had not changed and were not written again
+    #: of the logical bytes, those of chunks that had not changed and were not written again
+    unchanged_bytes: int = 0
     blocked_seconds: float = 0.0  #: how long the caller of save() or save_async() waited
     plan_seconds: float = 0.0  #: of `seconds`, on the slowest process: until all writes were planned;
     write_seconds: float = 0.0  #: until its shard file was on the disk;
     publish_seconds: float = 0.0  #: and all the rest
-    memory_bytes: int = 0  #: of copies of the arrays on this process, and of the buffers of the one that has most
+    #: of copies of the arrays on this process, and of the buffers of the one that has most
+    memory_bytes: int = 0
     error: str = ""  #: why nothing was saved, with the rank: on_save_error="warn"; `path` is empty
     failed_saves: int = 0  #: saves in a row that failed before this one, and this one if it did
 
@@ -90,13 +93,15 @@ class Plan:
 
 
 def encode_objects(objects: Mapping[str, Any]) -> dict[str, Any]:
-    """Raises one TypeError (one InvalidArgument, if all is nested too deep) that names all that cannot be stored."""
+    """Raises one TypeError (one InvalidArgument, if all is nested too deep) that names all that cannot be
+    stored."""
     encoded: dict[str, Any] = {}
     wrong = []
     only_deep = True
     for name, value in objects.items():
         if not _objects.is_text(name):
-            raise InvalidArgument(f"object {name!r} has a name with a lone surrogate: needed is one that UTF-8 can hold")
+            raise InvalidArgument(f"object {name!r} has a name with a lone surrogate: "
+                                  "needed is one that UTF-8 can hold")
         try:
             encoded[name] = _objects.encode(value)
         except (TypeError, InvalidArgument, RecursionError) as error:
@@ -131,13 +136,15 @@ def plan_of(tensors: Mapping[str, Any], metrics: Mapping[str, Any] | None = None
     return plan
 
 
-def save(path: Path, tensors: Mapping[str, Any], *, user: Any = None, codec: Codec = "zstd", existing: Existing = "fail",
-         threads: int = 0, memory: int = MEMORY, progress: Progress = None, unchanged_since: Path | None = None) -> SaveStats:
+def save(path: Path, tensors: Mapping[str, Any], *, user: Any = None, codec: Codec = "zstd",
+         existing: Existing = "fail", threads: int = 0, memory: int = MEMORY, progress: Progress = None,
+         unchanged_since: Path | None = None) -> SaveStats:
     """Saves arrays and plain objects as the checkpoint `path`, a directory of any name.
 
-    Values may be arrays of any strides and byte order, of numpy or of what has `__array__`; None, bool, int, float,
-    str, bytes, set, enums; and dicts, lists and tuples of all of these. Arrays within them have names of their own: the keys
-    that lead to them, joined with "/". Nothing is at `path` until every byte is on the disk.
+    Values may be arrays of any strides and byte order, of numpy or of what has `__array__`; None, bool, int,
+    float, str, bytes, set, enums; and dicts, lists and tuples of all of these. Arrays within them have names
+    of their own: the keys that lead to them, joined with "/". Nothing is at `path` until every byte is on the
+    disk.
 
     codec: "zstd", "none", or "auto" (zstd if the disk does not wait for it). existing: "fail"; "replace",
     which replaces an existing checkpoint in one step; or "skip", which writes nothing if a valid checkpoint
@@ -155,17 +162,19 @@ def save(path: Path, tensors: Mapping[str, Any], *, user: Any = None, codec: Cod
                           find_earlier=since(unchanged_since))
 
 
-def write_groups(path: str, count: int, sources_of: Callable[[int], Sources], document: Callable[[], str], *, user_json: str = "{}",
-                 existing: Existing = "fail", codec: Codec = "zstd") -> str:
-    """Saves groups of boxes by and by, each as a shard file of its own: one is in memory at a time. The document is asked for
-    after them. Returns the path."""
+def write_groups(path: str, count: int, sources_of: Callable[[int], Sources], document: Callable[[], str], *,
+                 user_json: str = "{}", existing: Existing = "fail", codec: Codec = "zstd") -> str:
+    """Saves groups of boxes by and by, each as a shard file of its own: one is in memory at a time. The
+    document is asked for after them. Returns the path."""
     attempt = _core.Attempt(path, existing)
     try:
         records = []
         for number in range(count):
             sources = sources_of(number)  # kept while it is written
-            # Each group is a writer of its own, of pieces that are listed: no rule has to say which are whose.
-            records.append(_core.write_shards(attempt.directory, number, list(range(count + 1)), sources.list, codec, MEMORY, 0, None))
+            # Each group is a writer of its own, of pieces that are listed: no rule has to say which are
+            # whose.
+            records.append(_core.write_shards(attempt.directory, number, list(range(count + 1)), sources.list,
+                                              codec, MEMORY, 0, None))
             del sources
         stats = attempt.publish(records, user_json, document())
     except BaseException:
@@ -179,7 +188,8 @@ def _skipped(path: str) -> SaveStats:
     return SaveStats(path, logical_bytes=0, stored_bytes=0, file_bytes=0, chunks=0, seconds=0, skipped=True)
 
 
-def call_of(group: Group, path: str, *, user: Any, codec: str, existing: str, deadline: float, **more: Any) -> Call:
+def call_of(group: Group, path: str, *, user: Any, codec: str, existing: str, deadline: float,
+            **more: Any) -> Call:
     """Returns the call with which all processes of a group save; its path and options must be the same for
     all of them."""
     try:
@@ -190,7 +200,8 @@ def call_of(group: Group, path: str, *, user: Any, codec: str, existing: str, de
         import hashlib
 
         text = f"of {len(text)} characters, SHA-256 {hashlib.sha256(text.encode()).hexdigest()}"
-    return group.call(f"save {path}", deadline, {"path": path, "codec": codec, "existing": existing, "user": text, **more})
+    return group.call(f"save {path}", deadline,
+                      {"path": path, "codec": codec, "existing": existing, "user": text, **more})
 
 
 @dataclass
@@ -278,18 +289,19 @@ def said_of(plan: Plan, starts: Sequence[int]) -> bytes:
 
 
 def merged_plan(own: Plan, said: Iterable[bytes], starts: Sequence[int]) -> Plan:
-    """On rank 0: the objects and names of all ranks; of the other keys of the document its own values go first. Raises
-    InvalidArgument if two ranks have different objects under one name."""
+    """On rank 0: the objects and names of all ranks; of the other keys of the document its own values go
+    first. Raises InvalidArgument if two ranks have different objects under one name."""
     plan = Plan(own.sources, tree=own.tree, extra=dict(own.extra))
     first: dict[str, int] = {}
     for rank, text in enumerate(said):
         objects, aliases, extra, devices = json.loads(text)
         if devices != list(starts):
-            raise InvalidArgument(f"found the devices {devices} of the ranks on rank {rank}, needed {list(starts)}, as on rank 0")
+            raise InvalidArgument(f"found the devices {devices} of the ranks on rank {rank}, "
+                                  f"needed {list(starts)}, as on rank 0")
         for name, value in objects.items():
             if name in plan.objects and plan.objects[name] != value:
-                raise InvalidArgument(f"object {name!r} differs between rank {first[name]} and rank {rank}: a value that each "
-                                      f"rank has of its own is given as PerRank(value)")
+                raise InvalidArgument(f"object {name!r} differs between rank {first[name]} and rank {rank}: "
+                                      "a value that each rank has of its own is given as PerRank(value)")
             if name not in plan.objects:
                 plan.objects[name] = value
                 first[name] = rank

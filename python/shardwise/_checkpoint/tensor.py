@@ -37,7 +37,8 @@ class Selection:
         if ellipses > 1:
             raise IndexError("an index can only have a single ellipsis ('...')")
         if len(index) - ellipses > tensor.ndim:
-            raise IndexError(f"too many indices: {tensor.name} has {tensor.ndim} dims, {len(index) - ellipses} were given")
+            raise IndexError(f"too many indices: {tensor.name} has {tensor.ndim} dims, "
+                             f"{len(index) - ellipses} were given")
         if ellipses:
             at = next(k for k, i in enumerate(index) if i is Ellipsis)
             index = (*index[:at], *[slice(None)] * (tensor.ndim - len(index) + 1), *index[at + 1 :])
@@ -51,12 +52,13 @@ class Selection:
             elif hasattr(i, "__index__") and not isinstance(i, (bool, np.bool_)) and np.ndim(i) == 0:
                 number = i.__index__()
                 if not -extent <= number < extent:
-                    raise IndexError(f"index {number} is out of bounds for dim {dim} of {tensor.name}, whose extent is {extent}")
+                    raise IndexError(f"index {number} is out of bounds for dim {dim} of {tensor.name}, "
+                                     f"whose extent is {extent}")
                 self.ranges.append(range(number % extent, number % extent + 1))
                 self.dropped.append(True)
             else:
-                raise WrongType(f"{tensor.name} is indexed by integers, slices and '...', not {type(i).__name__}: "
-                                f"read it (np.asarray) and index the array")
+                raise WrongType(f"{tensor.name} is indexed by integers, slices and '...', "
+                                f"not {type(i).__name__}: read it (np.asarray) and index the array")
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -107,7 +109,8 @@ class Tensor:
     """A tensor of an open checkpoint. Array-like: `np.asarray(t)` and `t[10:20, ::2]` read only the
     chunks that they need. Indices are integers, slices and "..."."""
 
-    __slots__ = ("reader", "number", "name", "dtype_name", "shape", "mesh", "spec", "policy", "stored_bytes", "chunks")
+    __slots__ = ("reader", "number", "name", "dtype_name", "shape", "mesh", "spec", "policy", "stored_bytes",
+                 "chunks")
 
     def __init__(self, reader: _core.Reader, number: int, row: tuple[Any, ...]) -> None:
         self.reader, self.number = reader, number
@@ -172,15 +175,16 @@ class Tensor:
             kind = np.dtype(dtype)
             return np.asarray(self).view(kind)
         except (TypeError, ValueError) as error:
-            raise InvalidArgument(f"view {self.name!r}: found {dtype!r} for {self.dtype} {list(self.shape)}, needed is a dtype whose size "
-                                  f"divides the last dim's bytes: {error}") from None
+            raise InvalidArgument(f"view {self.name!r}: found {dtype!r} for {self.dtype} {list(self.shape)}, "
+                                  "needed is a dtype whose size divides the last dim's bytes: "
+                                  f"{error}") from None
 
     def read_into(self, out: np.ndarray, box: Any = ...) -> None:
         """Fills a writable array of any strides, of the same dtype and of the shape of `box`, an index."""
         selection = Selection(self, box)
         if not isinstance(out, np.ndarray):
-            raise InvalidArgument(f"read_into: for {self.name!r} found {type(out).__module__}.{type(out).__qualname__}, needed is "
-                                  f"a numpy array")
+            raise InvalidArgument(f"read_into: for {self.name!r} found "
+                                  f"{type(out).__module__}.{type(out).__qualname__}, needed is a numpy array")
         if out.dtype != self.dtype or out.shape != selection.shape:
             raise InvalidArgument(f"read_into: {self.name!r} is {self.dtype} {list(selection.shape)} there, "
                                   f"the array {out.dtype} {list(out.shape)}")
@@ -209,9 +213,9 @@ class Checkpoint(Mapping[str, Tensor]):
     checkpoint. A context manager; safe on several threads."""
 
     def __init__(self, path: Path, *, pin: bool = True, threads: int = 0, memory: int = MEMORY,
-                 names: str | Iterable[str] | None = None, rename: Rename | None = None, cast: Cast | None = None,
-                 transpose: Transpose | None = None, split: Split | None = None, join: Join | None = None,
-                 resize: Resize | None = None, partial: bool = False) -> None:
+                 names: str | Iterable[str] | None = None, rename: Rename | None = None,
+                 cast: Cast | None = None, transpose: Transpose | None = None, split: Split | None = None,
+                 join: Join | None = None, resize: Resize | None = None, partial: bool = False) -> None:
         """names: patterns; all other names are left out, as if they were not stored. rename:
         {"model.*": "*"}, new names by patterns; each "*" takes the text that the same "*" of the pattern
         matched. cast: a dtype for all floats, or {"head.*": "f32"}, dtypes by patterns. transpose:
@@ -251,7 +255,8 @@ class Checkpoint(Mapping[str, Tensor]):
         self._rows = self._reader.tensors()  # made Tensors when they are asked for: there may be very many
         self._numbers = {row[0]: number for number, row in enumerate(self._rows)}
         if self._reader.left_out:
-            self._numbers = {name: number for name, number in self._numbers.items() if is_known(self._rows[number][1])}
+            self._numbers = {name: number
+                             for name, number in self._numbers.items() if is_known(self._rows[number][1])}
         text = self._reader.objects
         document = json.loads(text) if text else {}
         self._document: dict[str, Any] = document if isinstance(document, dict) else {}
@@ -272,16 +277,18 @@ class Checkpoint(Mapping[str, Tensor]):
         select, exclude, renames, _, _, splits, joins, _ = edits
         self._is_whole = names is None and not (select or exclude or renames or splits or joins)
         order = sorted(range(len(edited)), key=lambda number: edited[number][1])  # as they were
-        made = [Made(edited[number][0][0], [wanted[place] for place in edited[number][1]], edited[number][2]) for number in order]
+        made = [Made(edited[number][0][0], [wanted[place] for place in edited[number][1]], edited[number][2])
+                for number in order]
         for name in made:
             if not name.is_whole and not self.objects.keys().isdisjoint(name.parts):
                 value = next(part for part in name.parts if part in self.objects)
-                raise InvalidArgument(f"open {self.path}: join into {name.name!r}: {value!r} is a value of type "
-                                      f"{type(self.objects[value]).__name__}, needed are tensors")
+                raise InvalidArgument(f"open {self.path}: join into {name.name!r}: {value!r} is a value of "
+                                      f"type {type(self.objects[value]).__name__}, needed are tensors")
         objects = {name.parts[0]: name.name for name in made if name.parts[0] in self.objects}
         self._rows = [row for row, *_ in edited]
         # Aliases of one tensor get one number.
-        self._numbers = {name.name: edited[number][3] for number, name in zip(order, made) if name.parts[0] not in objects}
+        self._numbers = {name.name: edited[number][3]
+                         for number, name in zip(order, made) if name.parts[0] not in objects}
         self._document = edited_document(self._document, made)
         self.objects = {objects[name]: value for name, value in self.objects.items() if name in objects}
 
@@ -314,9 +321,11 @@ class Checkpoint(Mapping[str, Tensor]):
         """The path of each name in the tree that was saved, in the tree's order: keys of dicts, and indices
         of lists. A name without a path is its own."""
         encoded = self._document.get("paths", {})
-        there = {name: None for name in (*encoded, *self._numbers, *self.objects) if name in self._numbers or name in self.objects}
+        there = {name: None for name in (*encoded, *self._numbers, *self.objects) if name in self._numbers
+                 or name in self.objects}
         with _objects.refusing(f"checkpoint {self.path}: a path of its tree"):
-            return {name: _nested.decoded_path(encoded[name]) if name in encoded else (name,) for name in there}
+            return {name: _nested.decoded_path(encoded[name]) if name in encoded else (name,)
+                    for name in there}
 
     @property
     def document(self) -> dict[str, Any]:
@@ -354,17 +363,19 @@ class Checkpoint(Mapping[str, Tensor]):
 
         rows = [(name, tensor.dtype_name, list(tensor.shape), tensor.spec, f"{tensor.nbytes:,}")
                 for name, tensor in itertools.islice(self.items(), 100)]
-        cells = "".join("<tr>" + "".join(f"<td>{html.escape(str(cell))}</td>" for cell in row) + "</tr>" for row in rows)
+        cells = "".join("<tr>" + "".join(f"<td>{html.escape(str(cell))}</td>" for cell in row) + "</tr>"
+                        for row in rows)
         more = f"<p>and {len(self) - 100:,} more</p>" if len(self) > 100 else ""
-        return (f"<p>{html.escape(repr(self))}</p><table><tr><th>name</th><th>dtype</th><th>shape</th><th>spec</th>"
-                f"<th>bytes</th></tr>{cells}</table>{more}")
+        return (f"<p>{html.escape(repr(self))}</p><table><tr><th>name</th><th>dtype</th><th>shape</th>"
+                f"<th>spec</th><th>bytes</th></tr>{cells}</table>{more}")
 
     def _missing(self, name: object) -> str:
         import difflib
 
         by_small = {n.lower(): n for n in self._numbers}
         below = [n for n in self._numbers if n.startswith((f"{name}/", f"{name}."))]
-        near = below[:3] or [by_small[n] for n in difflib.get_close_matches(str(name).lower(), list(by_small), 3)]
+        near = below[:3] or [by_small[n]
+                             for n in difflib.get_close_matches(str(name).lower(), list(by_small), 3)]
         nearest = f", nearest: {', '.join(map(repr, near))}" if near else ""
         return f"checkpoint {self.path}: there is no tensor {name!r}{nearest}"
 
@@ -402,11 +413,13 @@ class Checkpoint(Mapping[str, Tensor]):
         Without patterns, dicts, lists and tuples of arrays that shardwise.save() was given are put together
         again."""
         chosen = self.select(names)
-        numbers = list(dict.fromkeys(self._numbers[name] for name in chosen if name in self._numbers))  # aliases once
+        # aliases once
+        numbers = list(dict.fromkeys(self._numbers[name] for name in chosen if name in self._numbers))
         arrays, addresses = many_empty([(self._rows[n][2], NUMPY[self._rows[n][1]]) for n in numbers])
         self._reader.read_whole(numbers, addresses)
         read = dict(zip(numbers, arrays))
-        found = {name: self.objects[name] if (number := self._numbers.get(name)) is None else read[number] for name in chosen}
+        found = {name: self.objects[name] if (number := self._numbers.get(name)) is None else read[number]
+                 for name in chosen}
         found.update({name: found[name][()] for name, kind in self._document.get("numpy", {}).items()
                       if kind == "scalar" and name in found})
         if names is not None or not self._is_whole or self.tree != {"kind": "nested"}:

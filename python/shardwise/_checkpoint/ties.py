@@ -13,7 +13,8 @@ _PIECE_BYTES = 32 << 20
 
 
 def differ_text(first: str, second: str) -> str:
-    return f"{first!r} and {second!r} are one array here and have different values there: needed is memory of its own for each"
+    return (f"{first!r} and {second!r} are one array here and have different values there: "
+            "needed is memory of its own for each")
 
 
 def differ_there(one: Tensor, other: Tensor, begin: Sequence[int], shape: Sequence[int]) -> bool:
@@ -30,7 +31,8 @@ def differ_there(one: Tensor, other: Tensor, begin: Sequence[int], shape: Sequen
     return False
 
 
-def _pieces(begin: tuple[int, ...], shape: tuple[int, ...], itemsize: int) -> Iterator[tuple[tuple[int, ...], tuple[int, ...]]]:
+def _pieces(begin: tuple[int, ...], shape: tuple[int, ...],
+            itemsize: int) -> Iterator[tuple[tuple[int, ...], tuple[int, ...]]]:
     """Yields parts of a box that each have at most the bytes of a piece."""
     size = itemsize * math.prod(shape)
     dim = next((dim for dim, extent in enumerate(shape) if extent > 1), None)

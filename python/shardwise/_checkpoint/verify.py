@@ -99,7 +99,8 @@ def verify(path: Path, *, threads: int = 0, progress: Progress = None) -> Verify
         return _report(_core.verify(text, threads, function_of(progress, "verify")))
 
 
-def repair(path: Path, *, sources: Iterable[Path] = (), threads: int = 0, progress: Progress = None) -> RepairReport:
+def repair(path: Path, *, sources: Iterable[Path] = (), threads: int = 0,
+           progress: Progress = None) -> RepairReport:
     """Verifies a checkpoint and restores damaged bytes exactly: from the other steps of its folder, from
     sources (copies of it, or folders of steps that have one), and from parity. Bytes are written only if they
     have all hashes of the original ones. A repair that is interrupted leaves each chunk and each file damaged

@@ -16,11 +16,11 @@ from .._paths import Path, local, told_instead
 from .._progress import Progress, function_of
 
 
-def reshard(source: Path, root: Path, *, mesh: str, rules: str = "", codec: Codec = "zstd", memory: int = 1 << 30,
-            files: int = 1, threads: int = 0, existing: Existing = "fail", progress: Progress = None,
-            names: str | Iterable[str] | None = None, rename: Rename | None = None, cast: Cast | None = None,
-            transpose: Transpose | None = None, split: Split | None = None, join: Join | None = None,
-            resize: Resize | None = None) -> str:
+def reshard(source: Path, root: Path, *, mesh: str, rules: str = "", codec: Codec = "zstd",
+            memory: int = 1 << 30, files: int = 1, threads: int = 0, existing: Existing = "fail",
+            progress: Progress = None, names: str | Iterable[str] | None = None, rename: Rename | None = None,
+            cast: Cast | None = None, transpose: Transpose | None = None, split: Split | None = None,
+            join: Join | None = None, resize: Resize | None = None) -> str:
     """Writes a checkpoint, cut over another mesh, as the same step of the folder `root`. Returns its path.
     The source must have a step: a CheckpointManager saved it, or its directory is called step-N.
 
@@ -34,8 +34,9 @@ def reshard(source: Path, root: Path, *, mesh: str, rules: str = "", codec: Code
         if checkpoint.step is None:
             raise InvalidArgument(f"reshard {source}: found no step number, needed a directory called "
                                   f"step-N, or a checkpoint that a CheckpointManager saved")
-    path: str = _core.reshard(local(source, "reshard"), local(root, "reshard"), str(mesh), rules, codec, memory, files, threads,
-                              existing, function_of(progress, f"reshard {os.path.basename(os.fspath(source))}"),
+    path: str = _core.reshard(local(source, "reshard"), local(root, "reshard"), str(mesh), rules, codec,
+                              memory, files, threads, existing,
+                              function_of(progress, f"reshard {os.path.basename(os.fspath(source))}"),
                               edits_of(names, rename, cast, transpose, split, join, resize))
     return path
 
@@ -48,10 +49,10 @@ def explain(source: Path, *, mesh: str, rules: str = "") -> str:
     return explain_checkpoint(source, mesh, rules)
 
 
-def import_model(source: Path, target: Path, *, existing: Existing = "fail", codec: Codec = "zstd", memory: int = 256 << 20,
-                 progress: Progress = None, names: str | Iterable[str] | None = None, rename: Rename | None = None,
-                 cast: Cast | None = None, transpose: Transpose | None = None, split: Split | None = None,
-                 join: Join | None = None, resize: Resize | None = None) -> str:
+def import_model(source: Path, target: Path, *, existing: Existing = "fail", codec: Codec = "zstd",
+                 memory: int = 256 << 20, progress: Progress = None, names: str | Iterable[str] | None = None,
+                 rename: Rename | None = None, cast: Cast | None = None, transpose: Transpose | None = None,
+                 split: Split | None = None, join: Join | None = None, resize: Resize | None = None) -> str:
     """Writes a file of safetensors, HDF5 or npz, an index (model.safetensors.index.json) with the files it
     names, or a folder with one of them, as a checkpoint at `target`. The content decides the format; nothing
     is unpickled. Anything that is no tensor is left out with a warning. Metadata of safetensors becomes
@@ -69,10 +70,11 @@ def import_model(source: Path, target: Path, *, existing: Existing = "fail", cod
 
 
 def export_model(source: Path, target: Path, *, format: str | None = None, max_shard: int | str = 0,
-                 metadata: dict[str, str] | None = None, config_from: Path | None = None, existing: Existing = "fail",
-                 memory: int = 256 << 20, progress: Progress = None, names: str | Iterable[str] | None = None,
-                 rename: Rename | None = None, cast: Cast | None = None, transpose: Transpose | None = None,
-                 split: Split | None = None, join: Join | None = None, resize: Resize | None = None) -> list[str]:
+                 metadata: dict[str, str] | None = None, config_from: Path | None = None,
+                 existing: Existing = "fail", memory: int = 256 << 20, progress: Progress = None,
+                 names: str | Iterable[str] | None = None, rename: Rename | None = None,
+                 cast: Cast | None = None, transpose: Transpose | None = None, split: Split | None = None,
+                 join: Join | None = None, resize: Resize | None = None) -> list[str]:
     """Writes a checkpoint, or another format that open() reads, as safetensors, bit for bit as its own
     library writes them, as npz or as HDF5: one file if the target ends in .safetensors, .npz or .h5, else a
     folder of files of max_shard ("5GB", or bytes) with their index. format: that of a folder, "safetensors",
@@ -91,17 +93,20 @@ def export_model(source: Path, target: Path, *, format: str | None = None, max_s
 
         if config_from is not None:
             raise InvalidArgument(f"export to {text}: a config needs a folder of safetensors")
-        return export(local(source, "export"), text, format, max_shard=_bytes(max_shard), existing=existing, memory=memory,
+        return export(local(source, "export"), text, format, max_shard=_bytes(max_shard),
+                      existing=existing, memory=memory,
                       progress=progress, edits=edits_of(names, rename, cast, transpose, split, join, resize))
     given = local(source, "export")
     foreign = _foreign(given, memory)
     if foreign is not None and (user := json.loads(foreign.user)):
         metadata = {**user.get("safetensors_metadata", {"user": foreign.user}), **(metadata or {})}
-    words = (format or "", json.dumps(metadata or {}), "" if config_from is None else local(config_from, "export"))
+    words = (format or "", json.dumps(metadata or {}),
+             "" if config_from is None else local(config_from, "export"))
     with told_instead(given):
         files: list[str] = _core.export_model(given, text, words, _bytes(max_shard), existing, memory,
                                               function_of(progress, f"export {os.path.basename(text)}"),
-                                              edits_of(names, rename, cast, transpose, split, join, resize), foreign)
+                                              edits_of(names, rename, cast, transpose, split, join, resize),
+                                              foreign)
     return files
 
 
@@ -114,7 +119,8 @@ def _foreign(path: str, memory: int) -> _core.Reader | None:
     return reader
 
 
-_UNITS = {"": 1, "B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12, "KIB": 2**10, "MIB": 2**20, "GIB": 2**30}
+_UNITS = {"": 1, "B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12, "KIB": 2**10, "MIB": 2**20,
+          "GIB": 2**30}
 
 
 def _bytes(size: int | str) -> int:
@@ -138,7 +144,8 @@ def import_dcp(source: Path, target: Path, *, existing: Existing = "fail", codec
     return run(source, target, existing=existing, codec=codec, progress=progress, names=names)
 
 
-def import_orbax(source: Path, target: Path, *, steps: str | int | Iterable[int] | None = None, existing: Existing = "fail",
+def import_orbax(source: Path, target: Path, *, steps: str | int | Iterable[int] | None = None,
+                 existing: Existing = "fail",
                  progress: Progress = None, names: str | Iterable[str] | None = None) -> str:
     """Writes a checkpoint of Orbax as one of ours at `target`. Returns the path. steps: "all" steps of the
     directory of Orbax's CheckpointManager, the "newest", or those of these numbers become steps of the folder

@@ -45,9 +45,11 @@ class Export:
 
     def __post_init__(self) -> None:
         if self.memory < _LEAST_MEMORY:
-            raise self.refuse(InvalidArgument, f"the memory budget is {self.memory} bytes, needed are at least {_LEAST_MEMORY}")
+            raise self.refuse(InvalidArgument, f"the memory budget is {self.memory} bytes, "
+                                               f"needed are at least {_LEAST_MEMORY}")
         if self.max_shard < 0:
-            raise self.refuse(InvalidArgument, f"max_shard is {self.max_shard}, needed is a number of bytes, or 0 for no limit")
+            raise self.refuse(InvalidArgument, f"max_shard is {self.max_shard}, needed is a number of bytes, "
+                                               "or 0 for no limit")
         sizes = dict(_core.dtypes())  # numpy may not have all of them
         self.total = sum(tensor.size * sizes[tensor.dtype_name] for tensor in self.checkpoint.values())
 
@@ -102,8 +104,8 @@ def tree_of(work: Export, separator: str = "") -> Any:
         if used.issuperset(names):
             return root
     encoded = checkpoint.document.get("paths", {})
-    paths = {name: checkpoint.paths[name] if name in encoded else tuple(name.split(separator)) if separator else (name,)
-             for name in names}
+    paths = {name: checkpoint.paths[name] if name in encoded else tuple(name.split(separator)) if separator
+             else (name,) for name in names}
     return _of_paths(work, paths, _nested.decoded_kinds(checkpoint.document))
 
 
@@ -178,13 +180,15 @@ def named_leaves(work: Export, tree: Any, format: str) -> dict[str, tuple[tuple[
     for path, leaf in leaves_of(tree):
         name = _nested.named(path)
         if name in found:
-            raise work.refuse(InvalidArgument, f"{found[name][1]!r} and {leaf.name!r} would both be {name!r} in {format}: "
-                                               f"needed is another name, by --rename or rename=, for one of them")
+            raise work.refuse(InvalidArgument,
+                              f"{found[name][1]!r} and {leaf.name!r} would both be {name!r} in {format}: "
+                              "needed is another name, by --rename or rename=, for one of them")
         found[name] = (path, leaf.name)
     return found
 
 
-def parts_of(shape: tuple[int, ...], itemsize: int, most: int) -> Iterator[tuple[tuple[int, ...], tuple[int, ...]]]:
+def parts_of(shape: tuple[int, ...], itemsize: int,
+             most: int) -> Iterator[tuple[tuple[int, ...], tuple[int, ...]]]:
     """Yields begin and shape of the boxes of a tensor, in its order, of at most `most` bytes each, or of one
     element."""
     rows = part_shape(shape, itemsize, most)
@@ -210,5 +214,6 @@ def part_shape(shape: tuple[int, ...], itemsize: int, most: int) -> tuple[int, .
 
 
 def _collision(work: Export, first: str, second: str) -> Error:
-    return work.refuse(InvalidArgument, f"{first!r} and {second!r}: one is where the other one has its parts; needed is another "
-                                        f"name, by --rename or rename=, for one of them")
+    return work.refuse(InvalidArgument,
+                       f"{first!r} and {second!r}: one is where the other one has its parts; "
+                       "needed is another name, by --rename or rename=, for one of them")

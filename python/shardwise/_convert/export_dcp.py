@@ -117,8 +117,9 @@ def _refuse_what_dcp_lacks(work: Export, names: list[str]) -> None:
             torch.save(work.checkpoint.objects[name], data)
             data.seek(0)
             torch.load(data, weights_only=True)
-        except Exception:  # noqa: BLE001 - torch's loaders would refuse it, too
+        except Exception:  # torch's loaders would refuse it, too
             kind = type(work.checkpoint.objects[name])
-            wrong.append(f"{name!r} is or holds what torch.load(weights_only=True) does not read: {kind.__module__}.{kind.__qualname__}")
+            wrong.append(f"{name!r} is or holds what torch.load(weights_only=True) does not read: "
+                         f"{kind.__module__}.{kind.__qualname__}")
     if wrong:
         raise work.refuse(Unsupported, "; ".join(wrong[:20]) + "; --exclude, or names=, leaves them out")

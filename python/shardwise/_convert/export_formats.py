@@ -14,13 +14,14 @@ from .._progress import Progress, function_of
 from .export import Export, opened
 
 
-def export(source: Any, target: str, format: str, *, max_shard: int, existing: str, memory: int, progress: Progress,
-           edits: Edits) -> list[str]:
+def export(source: Any, target: str, format: str, *, max_shard: int, existing: str, memory: int,
+           progress: Progress, edits: Edits) -> list[str]:
     """Runs export_model() for DCP and Orbax. Returns the files."""
     with opened(source, memory, edits) as checkpoint:
         tell = function_of(progress, f"export {os.path.basename(target)}")
         work = Export(checkpoint, target, max_shard, memory, tell)
-        files: list[str] = _core.export_folder(target, format, existing, lambda folder: write(work, format, folder))
+        files: list[str] = _core.export_folder(target, format, existing,
+                                               lambda folder: write(work, format, folder))
         return files
 
 
@@ -35,8 +36,9 @@ def write(work: Export, format: str, folder: str) -> None:
 
         return write_orbax(work, folder)
     except ImportError as error:
-        raise work.refuse(Unsupported, f"found no {error.name} in {sys.executable}, which the format {format} needs: "
-                                       f"`{sys.executable} -m pip install {PACKAGES[format]}`") from error
+        raise work.refuse(Unsupported,
+                          f"found no {error.name} in {sys.executable}, which the format {format} needs: "
+                          f"`{sys.executable} -m pip install {PACKAGES[format]}`") from error
     except Error:
         raise
     except OSError as error:

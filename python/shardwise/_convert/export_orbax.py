@@ -19,7 +19,8 @@ from .._trees import objects as _objects
 from .._trees.pytree import leaves_of
 from .export import Export, Leaf, named_leaves, part_shape, parts_of, tree_of
 
-_DRIVER = {"driver": "ocdbt", "config": {"max_inline_value_bytes": 1024, "max_decoded_node_bytes": 100_000_000}}
+_DRIVER = {"driver": "ocdbt",
+           "config": {"max_inline_value_bytes": 1024, "max_decoded_node_bytes": 100_000_000}}
 
 
 class _Lazy:
@@ -49,7 +50,8 @@ class _Handler(ocp.type_handlers.NumpyHandler):  # type: ignore[misc]
         self._ended.set()
 
     async def serialize(self, values: Sequence[_Lazy], infos: Sequence[Any], args: Any = None) -> list[Any]:
-        return [ocp.future.CommitFutureAwaitingContractedSignals(self._write(values, infos), name="shardwise")]
+        return [ocp.future.CommitFutureAwaitingContractedSignals(self._write(values, infos),
+                                                                 name="shardwise")]
 
     def stop(self) -> None:
         """Returns when nothing is written any more. No further array begins."""
@@ -75,7 +77,8 @@ class _Handler(ocp.type_handlers.NumpyHandler):  # type: ignore[misc]
                     if size and size + part.nbytes > most:
                         await transaction.commit_async()
                         transaction, size = ts.Transaction(), 0
-                        made = await ts.open(spec, create=True, open=True, transaction=transaction, context=info.ts_context)
+                        made = await ts.open(spec, create=True, open=True, transaction=transaction,
+                                             context=info.ts_context)
                     where = tuple(slice(first, first + extent) for first, extent in zip(begin, shape))
                     await made[where].write(part, can_reference_source_data_indefinitely=True)
                     size += part.nbytes
@@ -95,12 +98,13 @@ def _spec_of(value: _Lazy, info: Any, most: int) -> dict[str, Any]:
     return {"driver": "zarr", "dtype": value.dtype.name, "store_data_equal_to_fill_value": True,
             "recheck_cached_data": False, "recheck_cached_metadata": False,
             "kvstore": {**_DRIVER, "base": {"driver": "file", "path": folder}, "path": info.name},
-            "metadata": {"shape": list(value.shape), "chunks": list(chunks), "compressor": {"id": "zstd", "level": 1}}}
+            "metadata": {"shape": list(value.shape), "chunks": list(chunks),
+                         "compressor": {"id": "zstd", "level": 1}}}
 
 
 def write_orbax(work: Export, folder: str) -> None:
-    """Fills the folder: with a tree, or, if the checkpoint has items or metrics, with those of a step. A few parts of
-    tensors are in memory at a time."""
+    """Fills the folder: with a tree, or, if the checkpoint has items or metrics, with those of a step. A few
+    parts of tensors are in memory at a time."""
     checkpoint = work.checkpoint
     tree = tree_of(work, "/")
     stored = checkpoint.document.get("jax", {})
@@ -118,8 +122,8 @@ def write_orbax(work: Export, folder: str) -> None:
         raise work.refuse(Unsupported, "; ".join(wrong[:20]) + "; --exclude, or names=, leaves them out")
     handler = _Handler(work)
     registry = ocp.type_handlers.create_type_handler_registry(
-        (_Lazy, handler), (int, ocp.type_handlers.ScalarHandler()), (float, ocp.type_handlers.ScalarHandler()),
-        (str, ocp.type_handlers.StringHandler()),
+        (_Lazy, handler), (int, ocp.type_handlers.ScalarHandler()),
+        (float, ocp.type_handlers.ScalarHandler()), (str, ocp.type_handlers.StringHandler()),
         (jax.Array, ocp.type_handlers.get_type_handler(jax.Array)))
     saved = {key: ocp.args.PyTreeSave(_filled(work, child, keys)) for key, child in trees.items()}
     custom = checkpoint.user if isinstance(checkpoint.user, dict) else {"user": checkpoint.user}
@@ -129,7 +133,8 @@ def write_orbax(work: Export, folder: str) -> None:
         if has_items or metrics:
             _save_step(inside, saved, texts, metrics, custom, registry)
         else:
-            with ocp.Checkpointer(ocp.PyTreeCheckpointHandler(type_handler_registry=registry)) as checkpointer:
+            with ocp.Checkpointer(ocp.PyTreeCheckpointHandler(
+                type_handler_registry=registry)) as checkpointer:
                 checkpointer.save(inside, args=saved["default"], custom_metadata=custom)
     except BaseException as error:
         handler.stop()
@@ -142,7 +147,8 @@ def write_orbax(work: Export, folder: str) -> None:
     os.rmdir(inside)
 
 
-def _json_items(work: Export, trees: dict[str, Any], items: dict[str, str], wrong: list[str]) -> dict[str, Any]:
+def _json_items(work: Export, trees: dict[str, Any], items: dict[str, str],
+                wrong: list[str]) -> dict[str, Any]:
     """Takes the JSON items out of the trees and returns them."""
     found = {}
     for key in [key for key, kind in items.items() if kind == "json" and isinstance(trees.get(key), Leaf)]:
@@ -155,8 +161,10 @@ def _json_items(work: Export, trees: dict[str, Any], items: dict[str, str], wron
     return found
 
 
-def _save_step(path: str, trees: dict[str, Any], texts: dict[str, Any], metrics: Any, custom: Any, registry: Any) -> None:
-    handlers: dict[str, Any] = {key: ocp.PyTreeCheckpointHandler(type_handler_registry=registry) for key in trees}
+def _save_step(path: str, trees: dict[str, Any], texts: dict[str, Any], metrics: Any, custom: Any,
+               registry: Any) -> None:
+    handlers: dict[str, Any] = {key: ocp.PyTreeCheckpointHandler(type_handler_registry=registry)
+                                for key in trees}
     args = {**trees, **{key: ocp.args.JsonSave(value) for key, value in texts.items()}}
     handlers.update({key: ocp.JsonCheckpointHandler() for key in texts})
     if metrics:
@@ -181,24 +189,26 @@ def _value(name: str, value: Any, wrong: list[str]) -> Any:
         return {key: _value(name, child, wrong) for key, child in value.items()}
     if type(value) in (list, tuple):
         return [_value(name, child, wrong) for child in value]
-    is_known = value is None or type(value) in (bool, float) or (
-        type(value) is int and -1 << 63 <= value < 1 << 64) or (type(value) is str and _objects.is_text(value))
+    is_known = value is None or type(value) in (bool, float) or (type(
+        value) is int and -1 << 63 <= value < 1 << 64) or (type(value) is str and _objects.is_text(value))
     if not is_known:
-        wrong.append(f"{name!r} is or holds {type(value).__module__}.{type(value).__qualname__}, Orbax has numbers of 64 bits, "
-                     f"bool and str")
+        wrong.append(f"{name!r} is or holds {type(value).__module__}.{type(value).__qualname__}, "
+                     "Orbax has numbers of 64 bits, bool and str")
     return None if value is None else _Value(name, value)
 
 
 def _check(work: Export, tree: Any, wrong: list[str]) -> None:
     leaves = named_leaves(work, tree, "Orbax")
     if not leaves:
-        raise work.refuse(InvalidArgument, "Orbax writes no tree without leaves: needed is a tensor, a number or a text")
+        raise work.refuse(InvalidArgument,
+                          "Orbax writes no tree without leaves: needed is a tensor, a number or a text")
     texts = set(_texts_of(leaves, tree))
     for name, (_, own) in leaves.items():
         if name in texts:
             above = ("/".join(name.split("/")[:n]) for n in range(1, name.count("/") + 1))
             if "~" in name or any(text in texts for text in above):
-                wrong.append(f"the text {own!r} has a name that Orbax takes for a JSON pointer: it holds '~' or '/'")
+                wrong.append(f"the text {own!r} has a name that Orbax takes for a JSON pointer: "
+                             "it holds '~' or '/'")
             continue
         if own in work.checkpoint and 0 in work.checkpoint[own].shape:
             wrong.append(f"{own!r} has no elements, which Orbax refuses")

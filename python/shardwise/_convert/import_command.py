@@ -32,9 +32,9 @@ def main(format: str, source: str, target: str | None = None, selection: str = "
     except Error as error:
         status, said = 3, json.dumps({"code": error.code, "message": str(error)})
     except ImportError as error:
-        status, said = 3, json.dumps({
-            "code": "unsupported", "message": f"read {source}: found no {error.name} in {sys.executable}, which this format "
-                                              f"needs: `{sys.executable} -m pip install {PACKAGES[format]}`"})
+        status, said = 3, json.dumps({"code": "unsupported", "message": f"read {source}: "
+                                      f"found no {error.name} in {sys.executable}, which this format needs: "
+                                      f"`{sys.executable} -m pip install {PACKAGES[format]}`"})
     print("\n" + said, flush=True)
     os._exit(status)  # so that it is the last line, even if Orbax's threads print
 

@@ -45,12 +45,14 @@ def explain_checkpoint(source: Path, mesh: str, rules: str) -> str:
             total += tensor.nbytes
             held += bytes_each
             lines.append(f"  {name}: {tensor.dtype} {list(tensor.shape)}, {_size(tensor.nbytes)}: "
-                         f"{_was(tensor)} -> {after.spec}; {_size(bytes_each)} a device; {_kind(tensor, after)}")
+                         f"{_was(tensor)} -> {after.spec}; {_size(bytes_each)} a device; "
+                         f"{_kind(tensor, after)}")
         if wrong:
             raise InvalidArgument(f"reshard {checkpoint.path} to {target}: {len(wrong)} faults: "
                                   f"{'; '.join(wrong[:20])}")
-        head = (f"{checkpoint.path}: {len(checkpoint)} tensors, {_size(total)}, onto {target}: {_size(held)} a device; every "
-                f"stored byte is read and written once, {_size(total)} in all, within the memory that reshard(memory=) gives")
+        head = (f"{checkpoint.path}: {len(checkpoint)} tensors, {_size(total)}, onto {target}: "
+                f"{_size(held)} a device; every stored byte is read and written once, {_size(total)} in all, "
+                "within the memory that reshard(memory=) gives")
     return "\n".join([head, *lines])
 
 

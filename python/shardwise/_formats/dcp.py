@@ -38,9 +38,11 @@ def _load(folder: str, name: str, piece: Piece, offsets: Sequence[int] | None = 
         with open_inside(folder, piece.file) as file:
             there = os.fstat(file.fileno()).st_size
             if piece.offset + piece.length > there:
-                raise Corrupt(f"import {path}: found {there} bytes, needed {piece.length} bytes at {piece.offset} for {name!r}")
+                raise Corrupt(f"import {path}: found {there} bytes, "
+                              f"needed {piece.length} bytes at {piece.offset} for {name!r}")
             check_fits_memory(f"import {path}: {name!r}", piece.length)
-            if offsets is not None and (tensor := _plain_tensor(file, path, name, piece, offsets)) is not None:
+            if offsets is not None and (tensor := _plain_tensor(file, path, name, piece,
+                                                                offsets)) is not None:
                 return tensor
             file.seek(piece.offset)
             data = file.read(piece.length)
@@ -49,16 +51,19 @@ def _load(folder: str, name: str, piece: Piece, offsets: Sequence[int] | None = 
     try:
         _refuse_bomb(data)
         loaded = torch.load(io.BytesIO(data), map_location="cpu", weights_only=True)
-    except Exception as error:  # noqa: BLE001 - untrusted bytes may raise anything
+    except Exception as error:  # untrusted bytes may raise anything
         if isinstance(error, pickle.UnpicklingError) or "weights_only" in str(error):
             # torch's own text advises to load it unsafely.
-            raise Unsupported(f"import {path}: found objects in {name!r} that only a pickle can make, needed tensors and plain "
-                              f"values: nothing is run") from error
-        raise Corrupt(f"import {path}: found {type(error).__name__} in {name!r}: {str(error)[:500]}") from None
+            raise Unsupported(f"import {path}: found objects in {name!r} that only a pickle can make, "
+                              "needed tensors and plain values: nothing is run") from error
+        raise Corrupt(f"import {path}: found {type(error).__name__} in {name!r}: "
+                      f"{str(error)[:500]}") from None
     if isinstance(loaded, torch.Tensor) and loaded.layout == torch.strided:
         there = loaded.untyped_storage().nbytes() if loaded.device.type == "cpu" else 0
-        if type(loaded) not in (torch.Tensor, torch.nn.Parameter) or loaded.numel() * loaded.element_size() > there:
-            raise Corrupt(f"import {path}: found {there} bytes for {name!r}, needed those of {loaded.dtype} {list(loaded.shape)}")
+        if (type(loaded) not in (torch.Tensor, torch.nn.Parameter)
+            or loaded.numel() * loaded.element_size() > there):
+            raise Corrupt(f"import {path}: found {there} bytes for {name!r}, "
+                          f"needed those of {loaded.dtype} {list(loaded.shape)}")
     return loaded
 
 
@@ -67,8 +72,9 @@ def _plain_tensor(file: IO[bytes], path: str, name: str, piece: Piece, offsets: 
         return tensor_at(file, piece.offset, name, offsets)
     except OSError:
         raise
-    except Exception as error:  # noqa: BLE001 - an untrusted header may raise anything
-        raise Corrupt(f"import {path}: found {type(error).__name__} in {name!r}: {str(error)[:500]}") from None
+    except Exception as error:  # an untrusted header may raise anything
+        raise Corrupt(f"import {path}: found {type(error).__name__} in {name!r}: "
+                      f"{str(error)[:500]}") from None
 
 
 def _objects_of(folder: str, metadata: DcpMetadata) -> tuple[dict[str, Any], list[str]]:
@@ -95,7 +101,8 @@ def _all_objects_of(folder: str, metadata: DcpMetadata) -> dict[str, Any]:
 def _refuse(folder: str, wrong: list[str]) -> None:
     if wrong:
         rest = f", and {len(wrong) - 10} more" if len(wrong) > 10 else ""
-        raise Unsupported(f"import {folder}: {'; '.join(wrong[:10])}{rest}: names= or --exclude takes tensors without them")
+        raise Unsupported(f"import {folder}: {'; '.join(wrong[:10])}{rest}: "
+                          "names= or --exclude takes tensors without them")
 
 
 def _refuse_bomb(data: bytes) -> None:
@@ -130,7 +137,8 @@ def _plain(dtype: Any) -> Any:
     return torch.uint8 if str(dtype) == "torch.float4_e2m1fn_x2" else dtype
 
 
-def _chosen(metadata: DcpMetadata, operation: str, names: str | Iterable[str] | None, exclude: Sequence[str]) -> DcpMetadata:
+def _chosen(metadata: DcpMetadata, operation: str, names: str | Iterable[str] | None,
+            exclude: Sequence[str]) -> DcpMetadata:
     """Returns the metadata of the tensors of these names alone; all of it without names."""
     if names is None and not exclude:
         return metadata
@@ -143,11 +151,12 @@ def described(folder: str) -> list[tuple[str, str, list[int]]]:
     name. Raises as import_dcp()."""
     metadata = read_metadata(folder)
     known, _ = _known(metadata)
-    return [(name, known.get(name, str(stored.dtype)), list(stored.shape)) for name, stored in metadata.tensors.items()]
+    return [(name, known.get(name, str(stored.dtype)), list(stored.shape))
+            for name, stored in metadata.tensors.items()]
 
 
-def import_dcp(source: Path, target: Path, *, existing: Existing = "fail", codec: Codec = "zstd", progress: Progress = None,
-               names: str | Iterable[str] | None = None) -> str:
+def import_dcp(source: Path, target: Path, *, existing: Existing = "fail", codec: Codec = "zstd",
+               progress: Progress = None, names: str | Iterable[str] | None = None) -> str:
     """Writes a checkpoint of torch.distributed.checkpoint (FileSystemWriter's) as one of ours. Needs torch,
     no process group. Objects are loaded with weights_only=True. Pieces go through host memory by and by, 256
     MiB or one piece at a time, into a shard file each time. names: patterns, as in open(): then the tensors
@@ -181,13 +190,15 @@ def imported(source: Path, target: Path, existing: Existing, codec: Codec, progr
         for later in groups[number + 1:] if wrong else ():
             _read(folder, metadata, dtypes, later, wrong)
         if wrong:
-            raise InvalidArgument(f"import {folder}: {'; '.join(wrong[:10])}, which its metadata does not say")
+            raise InvalidArgument(f"import {folder}: {'; '.join(wrong[:10])}, "
+                                  "which its metadata does not say")
         done += groups[number].bytes
         if tell is not None and total:
             tell(done, total)
         return sources
 
-    return write_groups(local(target, "import"), len(groups), sources_of, plan.document, existing=existing, codec=codec)
+    return write_groups(local(target, "import"), len(groups), sources_of, plan.document, existing=existing,
+                        codec=codec)
 
 
 def _plan_of(metadata: DcpMetadata, objects: dict[str, Any]) -> Plan:
@@ -221,7 +232,8 @@ def _groups_of(metadata: DcpMetadata) -> Iterator[_Group]:
     yield group
 
 
-def _read(folder: str, metadata: DcpMetadata, dtypes: dict[str, str], group: _Group, wrong: list[str]) -> Sources:
+def _read(folder: str, metadata: DcpMetadata, dtypes: dict[str, str], group: _Group,
+          wrong: list[str]) -> Sources:
     """Returns the pieces of a group; adds those that contradict the metadata to `wrong`."""
     from .._arrays.torch_tensors import Memory
 
@@ -247,7 +259,8 @@ def _tensor_of(folder: str, name: str, stored: StoredTensor, box: _Box) -> Any:
     offsets, sizes, piece = box
     tensor = _load(folder, name, piece, offsets)
     if not isinstance(tensor, torch.Tensor) or tensor.layout != torch.strided:
-        raise Corrupt(f"import {folder}: found {type(tensor).__name__} at {list(offsets)} of {name!r}, needed a tensor")
+        raise Corrupt(f"import {folder}: found {type(tensor).__name__} at {list(offsets)} of {name!r}, "
+                      "needed a tensor")
     if tuple(tensor.shape) != sizes or tensor.dtype != stored.dtype:
         raise InvalidArgument(f"{name!r} at {list(offsets)} is {tensor.dtype} {list(tensor.shape)}")
     return tensor if _plain(tensor.dtype) is tensor.dtype else tensor.view(torch.uint8)
@@ -264,7 +277,8 @@ class DcpTensors:
         objects, self.left_out = _objects_of(folder, self._metadata)
         known, wrong = _known(self._metadata)
         self.left_out += wrong
-        self.tensors = [(name, dtype, list(self._metadata.tensors[name].shape)) for name, dtype in sorted(known.items())]
+        self.tensors = [(name, dtype, list(self._metadata.tensors[name].shape))
+                        for name, dtype in sorted(known.items())]
         self.user, self.objects = "{}", _plan_of(self._metadata, objects).document()
         self._last: tuple[Any, Any] = (None, None)
 
@@ -279,17 +293,20 @@ class DcpTensors:
             size = math.prod(shape) * dtype.itemsize
             memory: Any = (ctypes.c_char * size).from_address(address)
             out = torch.frombuffer(memory, dtype=dtype).reshape(shape)
-            needed = [(box, common) for box in stored.pieces if (common := _common(begin, shape, box)) is not None]
+            needed = [(box, common) for box in stored.pieces
+                      if (common := _common(begin, shape, box)) is not None]
             seen = torch.zeros(shape, dtype=torch.bool) if len(needed) > 1 else None
             found = 0
             for box, (to, of) in needed:
                 if seen is not None:
                     if seen[to].any():
-                        raise Corrupt(f"import {self._folder}: found pieces of {name!r} that overlap at {list(box[0])}")
+                        raise Corrupt(f"import {self._folder}: "
+                                      f"found pieces of {name!r} that overlap at {list(box[0])}")
                     seen[to] = True
                 found += out[to].copy_(self._piece(name, stored, box)[of]).numel()
             if found != out.numel():
-                raise Corrupt(f"import {self._folder}: found pieces of {found} elements of {name!r}, needed {out.numel()} at {begin}")
+                raise Corrupt(f"import {self._folder}: found pieces of {found} elements of {name!r}, "
+                              f"needed {out.numel()} at {begin}")
 
     def _piece(self, name: str, stored: StoredTensor, box: _Box) -> Any:
         key, tensor = self._last

@@ -24,7 +24,8 @@ _METADATA = "torch.distributed.checkpoint.metadata"
 _RECORDS = {
     (_METADATA, name) for name in ("Metadata", "TensorStorageMetadata", "BytesStorageMetadata",
                                    "ChunkStorageMetadata", "MetadataIndex", "StorageMeta")
-} | {("torch.distributed.checkpoint.filesystem", name) for name in ("_StorageInfo", "_StoragePrefix", "StorageMeta")}
+} | {("torch.distributed.checkpoint.filesystem", name)
+     for name in ("_StorageInfo", "_StoragePrefix", "StorageMeta")}
 
 
 @dataclass(frozen=True)
@@ -61,14 +62,15 @@ def read_metadata(folder: str) -> DcpMetadata:
         with open_inside(folder, ".metadata") as file:
             return _parsed(_unpickler(file).load())
     except (FileNotFoundError, NotADirectoryError):
-        raise NotFound(f"import {folder}: there is no .metadata, so it is no checkpoint of DCP's, or one that was not "
-                       f"completed") from None
+        raise NotFound(f"import {folder}: there is no .metadata, so it is no checkpoint of DCP's, "
+                       "or one that was not completed") from None
     except Error as error:
         raise type(error)(f"import {path}: {error}" if path not in str(error) else str(error)) from None
     except OSError:
         raise
     except Exception as error:  # a pickle may raise anything
-        raise Corrupt(f"import {path}: found {type(error).__name__}: {error}, needed DCP's metadata") from None
+        raise Corrupt(f"import {path}: found {type(error).__name__}: {error}, "
+                      "needed DCP's metadata") from None
 
 
 def _unpickler(file: IO[bytes]) -> Any:
@@ -100,19 +102,23 @@ def _unpickler(file: IO[bytes]) -> Any:
 
     def member(kind: Any, name: Any) -> Any:  # Python 3.11 pickles the members of an enum so
         if kind is not MemoryFormat:
-            raise Unsupported(f"found getattr of {type(kind).__name__}, needed a member of DCP's enum: it is not loaded")
+            raise Unsupported(f"found getattr of {type(kind).__name__}, needed a member of DCP's enum: "
+                              "it is not loaded")
         return name
 
     stands: dict[tuple[str, str], Any] = {name: type(name[1], (Record,), {}) for name in _RECORDS}
-    stands |= {(_METADATA, "TensorProperties"): Properties, (_METADATA, "_MEM_FORMAT_ENCODING"): MemoryFormat, ("torch.serialization", "_get_layout"): layout,
+    stands |= {(_METADATA, "TensorProperties"): Properties, (_METADATA, "_MEM_FORMAT_ENCODING"): MemoryFormat,
+               ("torch.serialization", "_get_layout"): layout,
                ("builtins", "getattr"): member, ("torch", "strided"): "strided"}
-    stands |= {("pathlib", name): path for name in ("PosixPath", "PurePosixPath", "Path", "WindowsPath", "PureWindowsPath")}
+    stands |= {("pathlib", name): path
+               for name in ("PosixPath", "PurePosixPath", "Path", "WindowsPath", "PureWindowsPath")}
     def checked(keys: Iterable[Any]) -> None:
         """Refuses tuples: one of a few bytes that holds one twice, which holds one twice, .. takes for ever
         to hash."""
         for key in keys:
             if not isinstance(key, (str, int, Record)):
-                raise Corrupt(f"found a key that is {type(key).__name__}, needed a text, a number or an index")
+                raise Corrupt(f"found a key that is {type(key).__name__}, needed a text, "
+                              "a number or an index")
 
     def made_set(items: Any = ()) -> set[Any]:
         kept = list(items)
@@ -124,7 +130,8 @@ def _unpickler(file: IO[bytes]) -> Any:
         checked(key for key, _ in kept)
         return collections.OrderedDict(kept)
 
-    stands |= {("builtins", "set"): made_set, ("builtins", "frozenset"): made_set, ("collections", "OrderedDict"): ordered}
+    stands |= {("builtins", "set"): made_set, ("builtins", "frozenset"): made_set,
+               ("collections", "OrderedDict"): ordered}
     # Types of C: their attributes cannot be set.
     kinds = {("torch", "Size"): torch.Size, ("torch", "device"): torch.device}
 
@@ -137,7 +144,8 @@ def _unpickler(file: IO[bytes]) -> Any:
             if found is None and module == "torch" and isinstance(getattr(torch, name, None), torch.dtype):
                 found = getattr(torch, name)
             if found is None:
-                raise Unsupported(f"found the name {module}.{name}, needed one of DCP's own: it is not loaded")
+                raise Unsupported(f"found the name {module}.{name}, needed one of DCP's own: "
+                                  "it is not loaded")
             return found
 
     def first_checked(code: bytes, keys: Callable[[list[Any]], list[Any]]) -> None:
@@ -167,8 +175,9 @@ def _parsed(metadata: Any) -> DcpMetadata:
         if type(entry).__name__ != "TensorStorageMetadata":
             parsed.objects[_text(name)] = _found(pieces, name, None)
             continue
-        stored = StoredTensor(_dtype(entry.properties), _ints(entry.size, "size"), [
-            (_ints(c.offsets, "offsets"), _ints(c.sizes, "sizes"), _found(pieces, name, tuple(c.offsets))) for c in entry.chunks])
+        stored = StoredTensor(_dtype(entry.properties), _ints(entry.size, "size"),
+                              [(_ints(c.offsets, "offsets"), _ints(c.sizes, "sizes"),
+                                _found(pieces, name, tuple(c.offsets))) for c in entry.chunks])
         _check_sizes(name, stored)
         parsed.tensors[_text(name)] = stored
     for name, path in (getattr(metadata, "planner_data", None) or {}).items():
@@ -182,13 +191,16 @@ def _check_sizes(name: str, stored: StoredTensor) -> None:
     for offsets, sizes, piece in stored.pieces:
         needed = math.prod(sizes) * stored.dtype.itemsize
         if needed > piece.length:
-            raise Corrupt(f"found {piece.length} bytes of {name!r} at {list(offsets)}, needed {needed} for {list(sizes)}")
+            raise Corrupt(f"found {piece.length} bytes of {name!r} at {list(offsets)}, "
+                          f"needed {needed} for {list(sizes)}")
     found, needed = sum(math.prod(sizes) for _, sizes, _ in stored.pieces), math.prod(stored.shape)
     if found != needed:
-        raise Corrupt(f"found pieces of {found} elements for {name!r}, needed {needed} for {list(stored.shape)}")
+        raise Corrupt(f"found pieces of {found} elements for {name!r}, "
+                      f"needed {needed} for {list(stored.shape)}")
 
 
-def _found(pieces: dict[tuple[str, tuple[int, ...] | None], Piece], name: str, offsets: tuple[int, ...] | None) -> Piece:
+def _found(pieces: dict[tuple[str, tuple[int, ...] | None], Piece], name: str,
+           offsets: tuple[int, ...] | None) -> Piece:
     piece = pieces.get((name, offsets))
     if piece is None:
         where = "" if offsets is None else f" at {list(offsets)}"
@@ -210,7 +222,8 @@ def _piece(info: Any) -> Piece:
     if os.path.basename(file) != file or file in ("", ".", ".."):
         raise Corrupt(f"found a piece in {file!r}, needed a file in the folder itself")
     if getattr(info, "transform_descriptors", None):
-        raise Unsupported(f"found the transformations {short(info.transform_descriptors)} of {file!r}, needed none")
+        raise Unsupported(f"found the transformations {short(info.transform_descriptors)} of {file!r}, "
+                          "needed none")
     offset, length = _ints((info.offset, info.length), "place")
     return Piece(file, offset, length)
 

@@ -10,10 +10,10 @@ from typing import IO, Any
 
 _MOST_HEADER_BYTES = 100 << 20  # as the safetensors library
 _DTYPES = {
-    "BOOL": "bool", "U8": "uint8", "I8": "int8", "U16": "uint16", "I16": "int16", "U32": "uint32", "I32": "int32", "U64": "uint64",
-    "I64": "int64", "F16": "float16", "BF16": "bfloat16", "F32": "float32", "F64": "float64", "C64": "complex64",
-    "F8_E4M3": "float8_e4m3fn", "F8_E5M2": "float8_e5m2", "F8_E8M0": "float8_e8m0fnu", "F8_E4M3FNUZ": "float8_e4m3fnuz",
-    "F8_E5M2FNUZ": "float8_e5m2fnuz",
+    "BOOL": "bool", "U8": "uint8", "I8": "int8", "U16": "uint16", "I16": "int16", "U32": "uint32",
+    "I32": "int32", "U64": "uint64", "I64": "int64", "F16": "float16", "BF16": "bfloat16", "F32": "float32",
+    "F64": "float64", "C64": "complex64", "F8_E4M3": "float8_e4m3fn", "F8_E5M2": "float8_e5m2",
+    "F8_E8M0": "float8_e8m0fnu", "F8_E4M3FNUZ": "float8_e4m3fnuz", "F8_E5M2FNUZ": "float8_e5m2fnuz",
 }
 
 
@@ -45,4 +45,5 @@ def tensor_at(file: IO[bytes], start: int, name: str, offsets: Sequence[int]) ->
         raise ValueError(f"bytes from {low} to {high} of {there}, needed are {size}")
     file.seek(begin + low)
     data = bytearray(file.read(size))
-    return (torch.frombuffer(data, dtype=dtype) if size else torch.empty(0, dtype=dtype)).reshape(entry["shape"])
+    return (torch.frombuffer(data,
+                             dtype=dtype) if size else torch.empty(0, dtype=dtype)).reshape(entry["shape"])

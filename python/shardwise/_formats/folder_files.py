@@ -25,11 +25,13 @@ def refuse_outside(folder: str, path: str) -> None:
     """Raises Corrupt if a path, whose links are followed, is not below the folder."""
     root, real = os.path.realpath(folder), os.path.realpath(path)
     if real != root and not real.startswith(os.path.join(root, "")):
-        raise Corrupt(f"import {path}: found a link to {real}, needed a file in {folder}: `cp -rL` makes a folder without links")
+        raise Corrupt(f"import {path}: found a link to {real}, needed a file in {folder}: "
+                      "`cp -rL` makes a folder without links")
 
 
 def refuse_odd_files(folder: str) -> None:
-    """Raises Corrupt for a link anywhere below the folder that leads out of it, and for a FIFO, which would be waited for."""
+    """Raises Corrupt for a link anywhere below the folder that leads out of it, and for a FIFO, which would
+    be waited for."""
     for below, folders, files in os.walk(folder):
         for name in folders + files:
             path = os.path.join(below, name)

@@ -101,8 +101,8 @@ def import_orbax(source: Path, target: Path, *, steps: Steps | None = None, exis
     return imported(source, target, existing, progress, names, ())
 
 
-def imported(source: Path, target: Path, existing: Existing, progress: Progress, names: str | Iterable[str] | None,
-             exclude: Sequence[str]) -> str:
+def imported(source: Path, target: Path, existing: Existing, progress: Progress,
+             names: str | Iterable[str] | None, exclude: Sequence[str]) -> str:
     """Runs import_orbax() for one checkpoint, without the names that one of the patterns of `exclude`
     matches."""
     if existing == "skip" and _core.is_saved(local(target, "import")):
@@ -121,10 +121,12 @@ def _asked(root: str, steps: Steps) -> list[tuple[int, str]]:
         check_choice("steps", steps, ("all", "newest"))
         numbers = sorted(there) if steps == "all" else [max(there)]
     else:
-        numbers = sorted({step_number("import", step) for step in (steps if isinstance(steps, Iterable) else [steps])})
+        numbers = sorted({step_number("import", step)
+                          for step in (steps if isinstance(steps, Iterable) else [steps])})
     missing = [str(number) for number in numbers if number not in there]
     if missing:
-        raise NotFound(f"import {root}: there is no step {', '.join(missing)}, of {', '.join(map(str, sorted(there)))}")
+        raise NotFound(f"import {root}: there is no step {', '.join(missing)}, "
+                       f"of {', '.join(map(str, sorted(there)))}")
     return [(number, there[number]) for number in numbers]
 
 
@@ -142,8 +144,8 @@ def _is_step(path: str) -> bool:
         _is_tree(entry.path) for entry in os.scandir(path) if entry.is_dir())
 
 
-def _imported(root: str, target: str, existing: Existing, progress: Progress, names: str | Iterable[str] | None,
-              exclude: Sequence[str]) -> str:
+def _imported(root: str, target: str, existing: Existing, progress: Progress,
+              names: str | Iterable[str] | None, exclude: Sequence[str]) -> str:
     items, plan = _items_of(root)
     tell = function_of(progress, f"import {os.path.basename(root)}")
     if names is not None or exclude:
@@ -159,7 +161,8 @@ def _imported(root: str, target: str, existing: Existing, progress: Progress, na
         nonlocal done
         group = groups[number]
         sources = _read(group, arrays[group.item.path], plan)
-        done += sum(_bytes(arrays[group.item.path][name]) for name in group.names if name in arrays[group.item.path])
+        done += sum(_bytes(arrays[group.item.path][name])
+                    for name in group.names if name in arrays[group.item.path])
         if tell is not None and total:
             tell(done, total)
         return sources
@@ -189,21 +192,24 @@ def _orbaxs_errors(root: str) -> Iterator[None]:
         if error.errno in (None, errno.ENOENT):
             raise Corrupt(f"import {root}: {error}, needed is a whole checkpoint") from error
         raise IOFailed(f"import {root}: {error}") from error
-    except Exception as error:  # noqa: BLE001
+    except Exception as error:
         said = next(iter(str(error).splitlines()), "").partition(" [tensorstore_spec=")[0]
-        raise Corrupt(f"import {root}: Orbax does not read it: {type(error).__name__}: {said[:500]}") from error
+        raise Corrupt(f"import {root}: Orbax does not read it: {type(error).__name__}: "
+                      f"{said[:500]}") from error
 
 
 def _refuse_keys_outside(path: str) -> None:
     """Raises Corrupt if a key leads out of the folder: arrays outside the database are files named by their
     keys."""
     said = _json_of(path, "_METADATA")
-    if not isinstance(said, dict) or said.get("use_ocdbt") is True and os.path.exists(os.path.join(path, "manifest.ocdbt")):
+    if not isinstance(said, dict) or said.get("use_ocdbt") is True and os.path.exists(
+            os.path.join(path, "manifest.ocdbt")):
         return
     for entry in said.get("tree_metadata", {}).values():
         name = ".".join(str(key["key"]) for key in entry["key_metadata"])
         if name.startswith("/") or ".." in name.split("/"):
-            raise Corrupt(f"import {path}: found the key {name!r} in _METADATA, needed one that is a path in the folder itself")
+            raise Corrupt(f"import {path}: found the key {name!r} in _METADATA, "
+                          "needed one that is a path in the folder itself")
 
 
 def _items_of(root: str) -> tuple[list[_Item], Plan]:
@@ -214,7 +220,8 @@ def _items_of(root: str) -> tuple[list[_Item], Plan]:
     from .._trees import pytree as _tree
     from ..jax.args import Composite
 
-    if not _is_tree(root) and _core.known_format(root)[0] != "orbax" and (instead := instead_of_checkpoint(root)):
+    if not _is_tree(root) and _core.known_format(root)[0] != "orbax" and (
+            instead := instead_of_checkpoint(root)):
         raise InvalidArgument(f"import {root}: it is no checkpoint of Orbax's: {instead}")
     if not os.path.isdir(root):
         raise NotFound(f"import {root}: it is not there")
@@ -223,8 +230,8 @@ def _items_of(root: str) -> tuple[list[_Item], Plan]:
         (entry.name, entry.path) for entry in os.scandir(root) if entry.is_dir())
     if folders and not _is_tree(root) and (steps := _steps_of(root)):
         count = "1 step" if len(steps) == 1 else f"{len(steps)} steps"
-        raise InvalidArgument(f'import {root}: it is a folder of {count}: needed is one of them, the newest is '
-                              f'{steps[-1][1]}, or steps="newest", steps="all"')
+        raise InvalidArgument(f'import {root}: it is a folder of {count}: needed is one of them, '
+                              f'the newest is {steps[-1][1]}, or steps="newest", steps="all"')
     is_one = all(name in ("", "default", "metrics") for name, _ in folders)
     items, nodes, objects = [], [], {}
     extra: dict[str, Any] = {}
@@ -242,8 +249,8 @@ def _items_of(root: str) -> tuple[list[_Item], Plan]:
             items.append(item)
             node = _with_keys(node, _keys_of(path, leaves, is_random))
         elif name == "metrics" and (found := _json_of(path, "metrics")) is not None:
-            extra["metrics"] = {key: float(value) for key, value in found.items() if isinstance(value, (int, float))
-                                and math.isfinite(value)}
+            extra["metrics"] = {key: float(value) for key, value in found.items()
+                                if isinstance(value, (int, float)) and math.isfinite(value)}
             extra.setdefault("jax", {})["metrics"] = _objects.encode(found)
             continue
         elif (found := _json_of(path, "metadata")) is not None:
@@ -256,7 +263,8 @@ def _items_of(root: str) -> tuple[list[_Item], Plan]:
         raise InvalidArgument(f"import {root}: it is no checkpoint of Orbax's: there is no tree in it")
     if is_one:
         return items, Plan(Sources(), objects, tree={"kind": "pytree", "root": nodes[0][1]}, extra=extra)
-    extra.setdefault("jax", {})["items"] = {name: "json" if node == name and name in objects else "standard" for name, node in nodes}
+    extra.setdefault("jax", {})["items"] = {name: "json" if node == name and name in objects else "standard"
+                                            for name, node in nodes}
     whole = {"node": class_name(Composite), "items": [[name, node] for name, node in nodes]}
     return items, Plan(Sources(), objects, tree={"kind": "pytree", "root": whole}, extra=extra)
 
@@ -268,7 +276,8 @@ def _keys_of(path: str, leaves: dict[str, Any], is_random: bool) -> dict[str, st
 
     if is_random:
         told = _json_of(os.path.dirname(path), os.path.join(f"{_RANDOM_KEY}_metadata", "metadata"))
-        impl = str(jax.random.key_impl(jax.random.key(0)))  # Orbax, too, takes such an item for one of the default
+        # Orbax, too, takes such an item for one of the default
+        impl = str(jax.random.key_impl(jax.random.key(0)))
         return dict.fromkeys(leaves, impl) if isinstance(told, dict) and told.get("typed") else {}
     impls: dict[str, str] = {}
     folder = os.path.join(path, "array_metadatas")
@@ -280,10 +289,11 @@ def _keys_of(path: str, leaves: dict[str, Any], is_random: bool) -> dict[str, st
                 impls.setdefault(array["param_name"], told_impl)
     found = {name: impls[meta.name] for name, meta in leaves.items() if getattr(meta, "name", None) in impls}
     for name, impl in found.items():
-        shape = jax.eval_shape(lambda: jax.random.key_data(jax.random.key(0, impl=impl))).shape  # raises for no generator
+        # raises for no generator
+        shape = jax.eval_shape(lambda: jax.random.key_data(jax.random.key(0, impl=impl))).shape
         if tuple(leaves[name].shape)[-len(shape):] != shape or leaves[name].dtype != np.uint32:
-            raise Corrupt(f"import {path}: {name!r} is {leaves[name].dtype} {list(leaves[name].shape)}, needed is data of PRNG "
-                          f"keys of {impl!r}, uint32 [.., {shape[0]}]")
+            raise Corrupt(f"import {path}: {name!r} is {leaves[name].dtype} {list(leaves[name].shape)}, "
+                          f"needed is data of PRNG keys of {impl!r}, uint32 [.., {shape[0]}]")
     return found
 
 
@@ -294,8 +304,9 @@ def _with_keys(node: Any, keys: dict[str, str]) -> Any:
     if isinstance(node, list):
         return [_with_keys(child, keys) for child in node]
     if isinstance(node, dict):
-        return {kind: [[part, _with_keys(child, keys)] for part, child in inner] if kind == "dict" else
-                [_with_keys(child, keys) for child in inner] if kind == "tuple" else inner for kind, inner in node.items()}
+        return {kind: [[part, _with_keys(child, keys)] for part, child in inner] if kind == "dict"
+                else [_with_keys(child, keys) for child in inner] if kind == "tuple" else inner
+                for kind, inner in node.items()}
     return node
 
 
@@ -339,7 +350,8 @@ def _arrays_of(item: _Item) -> dict[str, Any]:
     lack."""
     arrays, wrong = _known_arrays_of(item)
     if wrong:
-        raise Unsupported(f"import {item.path}: {'; '.join(wrong.values())}: names= or --exclude takes arrays without them")
+        raise Unsupported(f"import {item.path}: {'; '.join(wrong.values())}: "
+                          "names= or --exclude takes arrays without them")
     return arrays
 
 
@@ -362,7 +374,8 @@ def _known_arrays_of(item: _Item) -> tuple[dict[str, Any], dict[str, str]]:
 def _refuse_absurd(path: str, arrays: dict[str, Any]) -> None:
     """Raises Corrupt for absurd chunks: TensorStore ends the process if it has no memory for one, and would
     look for each chunk that metadata make up."""
-    stored = sum(os.path.getsize(os.path.join(folder, name)) for folder, _, files in os.walk(path) for name in files)
+    stored = sum(os.path.getsize(os.path.join(folder, name)) for folder, _, files in os.walk(path)
+                 for name in files)
     for name, meta in arrays.items():
         shape = tuple(meta.shape)
         chunk = tuple(getattr(meta.storage, "chunk_shape", None) or shape)
@@ -371,7 +384,8 @@ def _refuse_absurd(path: str, arrays: dict[str, Any]) -> None:
             raise Corrupt(f"{what} in chunks of {list(chunk)}, needed chunks of 1 to its own extents")
         chunks = math.prod(-(-n // c) for c, n in zip(chunk, shape))
         if chunks > max(stored, 1 << 20):
-            raise Corrupt(f"{what} in {chunks} chunks of {list(chunk)}, found {stored} bytes in all files, needed one for each chunk")
+            raise Corrupt(f"{what} in {chunks} chunks of {list(chunk)}, found {stored} bytes in all files, "
+                          "needed one for each chunk")
         check_claim(what, _bytes(meta), stored)
 
 
@@ -399,7 +413,8 @@ def _read(group: _Group, arrays: dict[str, Any], plan: Plan) -> Sources:
     for name in group.names:
         if name in arrays:
             array = _array_of(group, arrays[name], name, found[name])
-            sources.add(name, name_of(array.dtype, name), array.shape, [((0,) * array.ndim, array)], listed=True)
+            sources.add(name, name_of(array.dtype, name), array.shape, [((0,) * array.ndim, array)],
+                        listed=True)
         else:
             plan.objects[name] = _objects.encode(found[name])
     return sources
@@ -423,16 +438,19 @@ def _values_of(group: _Group) -> dict[str, Any]:
     wanted = set(group.names)
 
     def asked(path: tuple[Any, ...], meta: Any) -> Any:
-        return meta if _tree.name_of((*group.item.prefix, *_tree.parts_of(path))) in wanted else ocp.PLACEHOLDER
+        return meta if _tree.name_of((*group.item.prefix,
+                                      *_tree.parts_of(path))) in wanted else ocp.PLACEHOLDER
 
     tree = jax.tree_util.tree_map_with_path(asked, group.item.tree)
     how = jax.tree.map(lambda meta: ocp.RestoreArgs(restore_type=np.ndarray) if _is_array(meta)
                        else ocp.RestoreArgs(), tree)
     if group.item.only:  # a file of one array, which Orbax reads by another handler
         with ocp.Checkpointer(ocp.ArrayCheckpointHandler()) as checkpointer:
-            values = checkpointer.restore(group.item.path, args=ocp.args.ArrayRestore(restore_args=ocp.RestoreArgs(restore_type=np.ndarray)))
+            values = checkpointer.restore(group.item.path, args=ocp.args.ArrayRestore(
+                restore_args=ocp.RestoreArgs(restore_type=np.ndarray)))
     else:
-        values = ocp.PyTreeCheckpointer().restore(group.item.path, args=ocp.args.PyTreeRestore(item=tree, restore_args=how))
+        values = ocp.PyTreeCheckpointer().restore(group.item.path,
+                                                  args=ocp.args.PyTreeRestore(item=tree, restore_args=how))
     found: dict[str, Any] = _tree.flatten(values, group.item.prefix)[0]
     return found
 
@@ -464,7 +482,8 @@ class OrbaxTensors:
         if plan.tree and left_out:
             plan.tree["root"] = _without(plan.tree["root"], left_out)
         self.objects = plan.document()
-        self.tensors = [(name, name_of(meta.dtype, name), list(meta.shape)) for name, meta in sorted(self._arrays.items())]
+        self.tensors = [(name, name_of(meta.dtype, name), list(meta.shape))
+                        for name, meta in sorted(self._arrays.items())]
         self._last: tuple[_Group | None, dict[str, Any]] = (None, {})
 
     def read(self, boxes: Iterable[tuple[int, list[int], list[int], int]]) -> None:

@@ -25,7 +25,8 @@ def reader_of(path: str, memory: int = MEMORY) -> _core.Reader | None:
     if format not in PACKAGES:
         return None
     if steps:
-        raise NotFound(f"open {path}: found {what}: needed is one of them, the newest is {os.path.join(path, steps[-1])!r}")
+        raise NotFound(f"open {path}: found {what}: needed is one of them, "
+                       f"the newest is {os.path.join(path, steps[-1])!r}")
     with _errors(format, path):
         tensors: Any
         if format == "dcp":
@@ -41,7 +42,8 @@ def reader_of(path: str, memory: int = MEMORY) -> _core.Reader | None:
         with _errors(format, path):
             tensors.read(boxes)
 
-    return _core.Reader.of(path, tensors.tensors, read, tensors.user, tensors.objects, tensors.left_out, memory)
+    return _core.Reader.of(path, tensors.tensors, read, tensors.user, tensors.objects, tensors.left_out,
+                           memory)
 
 
 @contextlib.contextmanager
@@ -54,4 +56,5 @@ def _errors(format: str, path: str) -> Iterator[None]:
                           f"`{sys.executable} -m pip install {PACKAGES[format]}`") from error
     except Error as error:
         text = str(error)
-        raise type(error)(f"open {text.removeprefix('import ')}" if text.startswith("import ") else text) from error
+        raise type(error)(f"open {text.removeprefix('import ')}" if text.startswith("import ")
+                          else text) from error

@@ -28,7 +28,8 @@ class Managed:
     metrics: dict[str, Any] = field(default_factory=dict)  #: encoded; rank 0's count
     write: Callable[..., SaveStats] = write_together  #: writes the save that the ranks agreed on
     begun: float = field(default_factory=time.monotonic)  #: when its caller called
-    started: Callable[[PendingSave], None] = lambda pending: None  #: with a save on a thread, also if it is to fail there
+    #: with a save on a thread, also if it is to fail there
+    started: Callable[[PendingSave], None] = lambda pending: None
     same: dict[str, Any] = field(default_factory=dict)  #: values that must be the same on all ranks
 
 
@@ -58,8 +59,8 @@ class JobManager(FolderManager):
                  **policies: Any) -> None:
         # Two for the thread that saves, one for the thread that calls.
         self._saves, self._ends, self._calls = group.duplicate(), group.duplicate(), group.duplicate()
-        super().__init__(root, collect_garbage=group.rank == 0, is_shared=group.size > 1, increments=increments,
-                         parity_blocks=parity_blocks, **policies)
+        super().__init__(root, collect_garbage=group.rank == 0, is_shared=group.size > 1,
+                         increments=increments, parity_blocks=parity_blocks, **policies)
         self._deadline, self._parity_blocks = deadline, parity_blocks
 
     def _where(self) -> str:
@@ -71,8 +72,8 @@ class JobManager(FolderManager):
         return None if self._best is None else self._best[0]
 
     def remove(self, step: int) -> None:
-        """Waits for the save under way; then rank 0 removes the step. Raises NotFound, IOFailed, InvalidArgument if it is
-        pinned by name."""
+        """Waits for the save under way; then rank 0 removes the step. Raises NotFound, IOFailed,
+        InvalidArgument if it is pinned by name."""
         self.wait()
         super().remove(step)
 

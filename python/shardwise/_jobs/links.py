@@ -66,14 +66,16 @@ class _Line:
 
     def put(self, frame: Frame) -> None:
         if self.error is not None:
-            raise IOFailed(f"the connection to rank {self._to} at {self._address[0]} has failed: {self.error}")
+            raise IOFailed(f"the connection to rank {self._to} at {self._address[0]} has failed: "
+                           f"{self.error}")
         with self._changed:
             self._left += 1
         self._frames.put(frame)
 
     def flush(self, end: float) -> bool:
         with self._changed:
-            return self._changed.wait_for(lambda: self._left == 0 or self.error is not None, max(0.0, end - time.monotonic()))
+            return self._changed.wait_for(lambda: self._left == 0 or self.error is not None,
+                                          max(0.0, end - time.monotonic()))
 
     def close(self, seconds: float) -> None:
         """Waits until all is sent, at most `seconds`."""
@@ -89,7 +91,7 @@ class _Line:
                     with self._changed:
                         self._left -= 1
                         self._changed.notify_all()
-        except Exception as error:  # noqa: BLE001 - raised by the next put()
+        except Exception as error:  # raised by the next put()
             with self._changed:
                 self.error = error
                 self._changed.notify_all()
@@ -137,8 +139,8 @@ class _Sender:
 
 
 class _Unproven:
-    """The connections of a process that have not proved the key yet. Each has a deadline, and the oldest goes if they are
-    too many: one that knows the key proves it in milliseconds."""
+    """The connections of a process that have not proved the key yet. Each has a deadline, and the oldest goes
+    if they are too many: one that knows the key proves it in milliseconds."""
 
     def __init__(self, most: int, seconds: float) -> None:
         self._most, self._seconds = most, seconds
@@ -186,7 +188,8 @@ class Links:
     """The processes of a group, connected. Every rank makes it; the core takes `link`. Close it when the core
     has no more use for it."""
 
-    def __init__(self, group: Group, deadline: float, address: str, handshake: float = _HANDSHAKE_SECONDS) -> None:
+    def __init__(self, group: Group, deadline: float, address: str,
+                 handshake: float = _HANDSHAKE_SECONDS) -> None:
         """address: other processes reach this one by it. handshake: seconds that a connection has to prove
         the key."""
         family = socket.getaddrinfo(address, None)[0][0]
@@ -207,7 +210,8 @@ class Links:
             raise
         self._key, self._size = bytes.fromhex(key), group.size
         self._sender = _Sender(group.rank, [(host, port) for host, port in addresses], self._key)
-        self.link = _core.Link(group.rank, group.size, self._sender.send, self._sender.abort, self._sender.flush)
+        self.link = _core.Link(group.rank, group.size, self._sender.send, self._sender.abort,
+                               self._sender.flush)
         threading.Thread(target=self._accept, name="shardwise accepts", daemon=True).start()
 
     def _accept(self) -> None:
@@ -247,7 +251,7 @@ class Links:
                         self.link.aborted(channel, frame[_HEADER.size:].decode(errors="replace"))
         except EOFError:
             pass
-        except Exception as error:  # noqa: BLE001 - the core raises it in waits for this rank
+        except Exception as error:  # the core raises it in waits for this rank
             why = f"its connection has failed: {type(error).__name__}: {error}"
         finally:
             if 0 <= rank < self._size:

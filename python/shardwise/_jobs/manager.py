@@ -55,7 +55,8 @@ class ManagerStats:
 _OTHER_NAMES = {
     "max_to_keep": "keep_last=", "keep": "keep_last=", "max_keep": "keep_last=", "keep_n": "keep_last=",
     "keep_checkpoint_max": "keep_last=", "save_total_limit": "keep_last=", "total_limit": "keep_last=",
-    "save_top_k": 'best=("loss", "min", n)', "best_fn": 'best=("loss", "min", n)', "best_mode": 'best=("loss", "min", n)',
+    "save_top_k": 'best=("loss", "min", n)', "best_fn": 'best=("loss", "min", n)',
+    "best_mode": 'best=("loss", "min", n)',
     "save_interval_steps": "save_every=", "save_steps": "save_every=", "every_n_train_steps": "save_every=",
     "keep_period": "keep_every=", "keep_time_interval": "keep_interval= seconds",
     "options": "the options themselves, as keep_last= and save_every= (shardwise.jax.ocp has Orbax's)",
@@ -67,9 +68,11 @@ _OTHER_NAMES = {
 
 #: Methods as others call them.
 _OTHER_METHODS = {
-    "async_save": "save_async(step, ...)", "all_steps": "steps()", "best_step": "best()", "delete": "remove(step)",
-    "wait_until_finished": "wait()", "is_saving_in_progress": "is_saving()", "load": "restore()", "load_latest": "restore()",
-    "restore_or_initialize": "restore(), which gives None for a fresh start", "latest_checkpoint": "latest().path",
+    "async_save": "save_async(step, ...)", "all_steps": "steps()", "best_step": "best()",
+    "delete": "remove(step)", "wait_until_finished": "wait()", "is_saving_in_progress": "is_saving()",
+    "load": "restore()", "load_latest": "restore()",
+    "restore_or_initialize": "restore(), which gives None for a fresh start",
+    "latest_checkpoint": "latest().path",
     "checkpoints": "steps()", "save_checkpoint": "save(step, ...)", "restore_checkpoint": "restore()",
     "should_keep": "keep_last=, keep_every=, keep_interval= or best=", "metrics": "open(step).metrics"}
 
@@ -99,7 +102,8 @@ class Restored:
 
 def _whole_seconds(option: str, seconds: float) -> int:
     if not 0 <= seconds < NO_LIMIT:
-        raise InvalidArgument(f"checkpoint manager: {option} is {seconds}, needed is a number of seconds, 0 or more")
+        raise InvalidArgument(f"checkpoint manager: {option} is {seconds}, needed is a number of seconds, "
+                              "0 or more")
     return math.ceil(seconds)
 
 
@@ -107,7 +111,8 @@ def _signals(signals: Iterable[int]) -> list[int]:
     try:
         return [operator.index(number) for number in signals]
     except TypeError:
-        raise WrongType(f"checkpoint manager: preemption_signals is {signals!r}, needed are numbers, as [signal.SIGTERM]") from None
+        raise WrongType(f"checkpoint manager: preemption_signals is {signals!r}, needed are numbers, "
+                        "as [signal.SIGTERM]") from None
 
 
 def tell_warnings(manager: _core.Manager | _core.Tiers) -> None:
@@ -346,8 +351,9 @@ class FolderManager(ManagerContext):
 
 
 class CheckpointManager(FolderManager):
-    """The steps in a folder, made if it is not there. One save is under way at a time. A context manager, whose end
-    waits. Safe on several threads. A job of several processes uses shardwise.torch's or shardwise.jax's manager.
+    """The steps in a folder, made if it is not there. One save is under way at a time. A context manager,
+    whose end waits. Safe on several threads. A job of several processes uses shardwise.torch's or
+    shardwise.jax's manager.
 
     These steps stay after a commit: those that any of four rules keeps, the newest, those that a reader has
     open, and pinned ones. A step that restore_latest() has found damaged is replaced when it is saved again.
@@ -356,37 +362,37 @@ class CheckpointManager(FolderManager):
     best=("loss", "min", n): the n best by a metric of save(metrics=...); as long as no step has it, all stay.
     Without a rule all stay.
 
-    When should_save() says yes: save_every: the steps that it divides (0: none); save_interval: this number of seconds
-    after the last save began; after request_save(); and when one of preemption_signals has come, as
-    [signal.SIGTERM]; Python's own handlers do not see these signals. preemption_grace: how many seconds after
-    the signal the process lives: a save that would take longer raises Cancelled.
+    When should_save() says yes: save_every: the steps that it divides (0: none); save_interval: this number
+    of seconds after the last save began; after request_save(); and when one of preemption_signals has come,
+    as [signal.SIGTERM]; Python's own handlers do not see these signals. preemption_grace: how many seconds
+    after the signal the process lives: a save that would take longer raises Cancelled.
 
-    when_busy: what save_async() does if a save is under way: "wait" for it, and raise its error if nobody has seen it;
-    "skip" this one; or "replace": copy the arrays and return, and save them next. A save that waits so and has not begun
-    ends as skipped when another one comes, which takes its place: two copies of the state at most. A signal's handler may
-    call the methods: a save in it waits for the one that it interrupts.
+    when_busy: what save_async() does if a save is under way: "wait" for it, and raise its error if nobody has
+    seen it; "skip" this one; or "replace": copy the arrays and return, and save them next. A save that waits
+    so and has not begun ends as skipped when another one comes, which takes its place: two copies of the
+    state at most. A signal's handler may call the methods: a save in it waits for the one that it interrupts.
 
     on_save_error: how the job goes on if the disk fails a save: no room, a broken device, a missing file.
     "raise": it raises. "warn": the job goes on; SaveStats.error and stats() say why, the log does once, and
     should_save() says yes the next time. Raised all the same: one more in a row than most_failed_saves, wrong
     arguments, a step that is there, Ctrl-C, and in a job of several processes that one of them is gone.
 
-    If the first save is below steps that others have written, the run has gone back: those steps are set aside, and the log
-    says so. latest(), best() and retention do not take them; they stay until remove(), or until that step is saved again,
-    whatever existing= says. While
-    another manager has saved in the folder and is not closed, nothing is set aside, and retention removes only steps that
-    this one has written.
+    If the first save is below steps that others have written, the run has gone back: those steps are set
+    aside, and the log says so. latest(), best() and retention do not take them; they stay until remove(), or
+    until that step is saved again, whatever existing= says. While another manager has saved in the folder and
+    is not closed, nothing is set aside, and retention removes only steps that this one has written.
 
-    increments: chunks of about 1 MiB that have not changed since the newest step are linked and not written again
-    (SaveStats.unchanged_bytes); each step is whole all the same, whatever becomes of the others. write_stats:
-    the SaveStats of each save are kept next to its step, as stats-step-00000100.json. parity_blocks: each
-    step gets parity, as by write_parity(), before its save ends; if it cannot be written,
+    increments: chunks of about 1 MiB that have not changed since the newest step are linked and not written
+    again (SaveStats.unchanged_bytes); each step is whole all the same, whatever becomes of the others.
+    write_stats: the SaveStats of each save are kept next to its step, as stats-step-00000100.json.
+    parity_blocks: each step gets parity, as by write_parity(), before its save ends; if it cannot be written,
     SaveStats.cleanup_error says why. 0: none.
     """
 
     def __init__(self, root: Path, *, keep_last: int = 0, keep_every: int = 0, keep_interval: float = 0,
                  best: tuple[str, str, int] | None = None, save_every: int = 1, save_interval: float = 0,
-                 preemption_signals: Iterable[int] = (), preemption_grace: float = 0, when_busy: WhenBusy = "wait",
+                 preemption_signals: Iterable[int] = (), preemption_grace: float = 0,
+                 when_busy: WhenBusy = "wait",
                  on_save_error: OnSaveError = "raise", most_failed_saves: int = 3, codec: Codec = "zstd",
                  increments: bool = True, write_stats: bool = True, parity_blocks: int = 0,
                  threads: int = 0, memory: int = MEMORY, **unknown: NoReturn) -> None:
@@ -400,15 +406,16 @@ class CheckpointManager(FolderManager):
             threads=threads, memory=memory)
         self._replaces = when_busy == "replace"
         self._pools: list[dict[str, Any]] = []  # memory of copies that no save reads
-        self._lock = OwnLock("a CheckpointManager")  # reentrant: a signal's handler may save while this thread saves
+        # reentrant: a signal's handler may save while this thread saves
+        self._lock = OwnLock("a CheckpointManager")
 
     def _where(self) -> str:
         return repr(self.root)
 
-    def save(self, step: int, tensors: Mapping[str, Any], *, user: Any = None, metrics: Mapping[str, float] | None = None,
-             existing: Existing = "fail", progress: Progress = None) -> SaveStats:
-        """Returns when the step is committed. Arguments and errors as those of shardwise.save(). Raises InvalidArgument if
-        there are metrics, but not the one that best= names."""
+    def save(self, step: int, tensors: Mapping[str, Any], *, user: Any = None, metrics: Mapping[str, float]
+             | None = None, existing: Existing = "fail", progress: Progress = None) -> SaveStats:
+        """Returns when the step is committed. Arguments and errors as those of shardwise.save(). Raises
+        InvalidArgument if there are metrics, but not the one that best= names."""
         caller = Caller()
         step = step_number("save", step)
         encoded = self._encoded(step, metrics)
@@ -449,8 +456,8 @@ class CheckpointManager(FolderManager):
                 self._queue.add(pending, turn)
             return pending
 
-    def _save_copies(self, step: int, plan: Plan, pool: dict[str, Any], user: Any, existing: str, progress: Progress,
-                     caller: Caller, turn: _core.Turn | None, skips: bool) -> SaveStats:
+    def _save_copies(self, step: int, plan: Plan, pool: dict[str, Any], user: Any, existing: str,
+                     progress: Progress, caller: Caller, turn: _core.Turn | None, skips: bool) -> SaveStats:
         try:
             if skips or turn is not None and not turn.begins(Call()):
                 return skipped()
@@ -463,8 +470,8 @@ class CheckpointManager(FolderManager):
             return
         for there, path, is_replaced in self._listed():
             if there == step and not is_replaced:
-                raise AlreadyExists(f'save step {step}: {path} is already there; existing="replace" writes a new generation '
-                                    f'of it, existing="skip" writes nothing')
+                raise AlreadyExists(f'save step {step}: {path} is already there; existing="replace" writes a '
+                                    'new generation of it, existing="skip" writes nothing')
 
     def _write(self, step: int, plan: Plan, user: Any, existing: str, progress: Progress,
                caller: Caller) -> SaveStats:
@@ -479,11 +486,12 @@ class CheckpointManager(FolderManager):
             log.info("saved step %d: %.1f MiB in %.2f s", step, stats.file_bytes / 2**20, stats.seconds)
         return stats
 
-    def restore(self, target: Mapping[str, Any] | None = None, step: int | None = None, *, strict: bool = True,
-                **rules: Any) -> Restored | None:
-        """A step, or the newest one that is whole, by restore_latest(). `value` of the result is what shardwise.load(path,
-        target=target) gives; strict and rules (rename, cast, resize, ..) are its arguments. restore(3, target) is the same as
-        restore(target, 3). None if there is no step. Raises what load() and restore_latest() raise."""
+    def restore(self, target: Mapping[str, Any] | None = None, step: int | None = None, *,
+                strict: bool = True, **rules: Any) -> Restored | None:
+        """A step, or the newest one that is whole, by restore_latest(). `value` of the result is what
+        shardwise.load(path, target=target) gives; strict and rules (rename, cast, resize, ..) are its
+        arguments. restore(3, target) is the same as restore(target, 3). None if there is no step. Raises what
+        load() and restore_latest() raise."""
         from .._checkpoint.load import load
 
         tree: Any = target

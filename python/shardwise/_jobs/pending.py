@@ -33,8 +33,8 @@ def skipped() -> SaveStats:
 
 
 class OwnProcess:
-    """The process that made an object. A child made by fork has no threads of its parent, so nothing there may
-    wait for one, or for a lock that one of them holds."""
+    """The process that made an object. A child made by fork has no threads of its parent, so nothing there
+    may wait for one, or for a lock that one of them holds."""
 
     def __init__(self, what: str) -> None:
         self._what, self._pid = what, os.getpid()
@@ -45,8 +45,8 @@ class OwnProcess:
     def check(self) -> None:
         """Raises Unsupported in a forked child."""
         if not self.is_own():
-            raise Unsupported(f'{self._what}: it was made in process {self._pid}, and this process is a fork of '
-                              f'that one: make it here, or start processes by "spawn"')
+            raise Unsupported(f'{self._what}: it was made in process {self._pid}, and this process is a fork '
+                              'of that one: make it here, or start processes by "spawn"')
 
 
 class OwnLock:
@@ -100,7 +100,7 @@ class PendingSave:
         del self._run  # frees the captured state when run() ends
         try:
             self._result = run(self._progress)
-        except BaseException as error:  # noqa: BLE001 - told by result(), or by the manager's next call
+        except BaseException as error:  # told by result(), or by the manager's next call
             self._error = error
             log.error("%s failed: %s", self._what, error)
         del run

@@ -53,10 +53,10 @@ class RestoredTier:
 class Tiers(ManagerContext):
     """A TieredManager without save() and restore(), which the subclasses for torch and JAX add."""
 
-    def __init__(self, fast: Path, durable: Path, group: Group, address: str, *, copies: int, processes_per_host: int, keep_fast: int,
-                 drain_every: int, drain_bytes_per_second: int, keep_durable: int, on_save_error: OnSaveError,
-                 most_failed_saves: int, codec: str, fast_codec: str, threads: int, memory: int,
-                 deadline: float, devices: int) -> None:
+    def __init__(self, fast: Path, durable: Path, group: Group, address: str, *, copies: int,
+                 processes_per_host: int, keep_fast: int, drain_every: int, drain_bytes_per_second: int,
+                 keep_durable: int, on_save_error: OnSaveError, most_failed_saves: int, codec: str,
+                 fast_codec: str, threads: int, memory: int, deadline: float, devices: int) -> None:
         """devices: number in the job, equally many on each rank; 0: those of the meshes."""
         check_codec(codec)
         check_codec(fast_codec)
@@ -85,8 +85,8 @@ class Tiers(ManagerContext):
         return ManagerStats(*self._tiers.stats(tier == "durable"))
 
     def wait(self) -> None:
-        """Waits for the save under way, not for its way to the durable root. Raises its error if nobody has seen it; in a
-        job of several processes, on every rank, seen or not, so that all stay in step."""
+        """Waits for the save under way, not for its way to the durable root. Raises its error if nobody has
+        seen it; in a job of several processes, on every rank, seen or not, so that all stay in step."""
         self._queue.finish()
 
     def close(self) -> None:
@@ -116,15 +116,18 @@ class Tiers(ManagerContext):
 
     if not TYPE_CHECKING:
         def __getattr__(self, name: str) -> Any:
-            if name in ("latest", "latest_step", "steps", "all_steps", "step", "open", "best", "pin", "remove", "delete"):
-                raise AttributeError(f"{public_name(type(self))} has no {name!r}: needed is restore(), which takes the newest whole step of both tiers, or "
-                                     f"CheckpointManager(durable).{name}")
+            if name in ("latest", "latest_step", "steps", "all_steps", "step", "open", "best", "pin",
+                        "remove", "delete"):
+                raise AttributeError(f"{public_name(type(self))} has no {name!r}: needed is restore(), "
+                                     "which takes the newest whole step of both tiers, "
+                                     f"or CheckpointManager(durable).{name}")
             return super().__getattr__(name)
 
     def _need_no_step(self, given: Any) -> None:
         if is_step(given):
-            raise InvalidArgument(f"restore: found the step {given}, needed is restore() of a state, from the newest whole step of both tiers, or "
-                                  f"CheckpointManager({self.durable!r}).restore({given}, state)")
+            raise InvalidArgument(f"restore: found the step {given}, needed is restore() of a state, "
+                                  "from the newest whole step of both tiers, "
+                                  f"or CheckpointManager({self.durable!r}).restore({given}, state)")
 
     def _restored(self, boxes: Callable[[Checkpoint], Boxes], read: Callable[[Checkpoint], Any],
                   edits: Mapping[str, Any]) -> RestoredTier | None:
@@ -144,12 +147,13 @@ class Tiers(ManagerContext):
         log.info("restore: %s", told)
 
         def work() -> bytes:
-            with Checkpoint(told.path, threads=self._threads, memory=self._memory, partial=told.tier == "fast",
-                            **edits) as checkpoint:
+            with Checkpoint(told.path, threads=self._threads, memory=self._memory,
+                            partial=told.tier == "fast", **edits) as checkpoint:
                 told.value = read(checkpoint)
             return b""
 
-        self._calls.agree(work, lambda said: b"", self._deadline, f"restore step {told.step} of the {told.tier} tier")
+        self._calls.agree(work, lambda said: b"", self._deadline,
+                          f"restore step {told.step} of the {told.tier} tier")
         return told
 
     @staticmethod
@@ -159,12 +163,14 @@ class Tiers(ManagerContext):
     def _write(self, step: int) -> Callable[..., SaveStats]:
         """Returns a function that saves a step, as _save.write_together() does a checkpoint."""
 
-        def write(call: Call, path: str, plan: Plan, group: Group, starts: Sequence[int], *, user: Any, codec: str,
+        def write(call: Call, path: str, plan: Plan, group: Group, starts: Sequence[int],
+                  *, user: Any, codec: str,
                   existing: str, threads: int, memory: int, progress: Progress, caller: Caller) -> SaveStats:
             user_json = _objects.plain_json({} if user is None else user, "user")
             document = call.agree(lambda: said_of(plan, starts),
                                   lambda said: merged_plan(plan, said, starts).document().encode()).decode()
-            stats = SaveStats(**self._tiers.save(step, plan.sources.list, codec, existing, user_json, document, memory,
+            stats = SaveStats(**self._tiers.save(step, plan.sources.list, codec, existing,
+                                                 user_json, document, memory,
                                                  shown_by_first(progress, group.rank, path)))
             tell_warnings(self._tiers)
             return caller.told(stats)

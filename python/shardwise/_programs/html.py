@@ -6,7 +6,8 @@ import json
 from html import escape
 from typing import Any
 
-_COLORS = {"parameter": "#4a86d4", "optimizer": "#8a7bd6", "loader": "#35a79d", "array": "#8a95a1", "checkpoint": "#b0844f",
+_COLORS = {"parameter": "#4a86d4", "optimizer": "#8a7bd6", "loader": "#35a79d",
+           "array": "#8a95a1", "checkpoint": "#b0844f",
            "activation": "#e09a3e", "gradient": "#d8697f", "collective": "#5fae62", "gaps": "#b4bcc5"}
 _WIDTH, _HEIGHT, _TOP, _MOST_POINTS = 560, 150, 14, 140
 
@@ -51,8 +52,9 @@ def _picture(data: dict[str, Any]) -> str:
         below = above
     return (f'<svg viewBox="0 0 {_WIDTH} {_HEIGHT}" width="{_WIDTH}" style="max-width:100%" role="img" '
             f'aria-label="Memory over {curve["steps"]} steps, at most {bytes_text(peak)}">{"".join(paths)}'
-            f'<line x1="0" x2="{_WIDTH}" y1="{_TOP}" y2="{_TOP}" stroke="currentColor" stroke-dasharray="4 3"/>'
-            f'<text x="{_WIDTH}" y="10" text-anchor="end" font-size="11" fill="currentColor">needs {bytes_text(peak)}</text></svg>')
+            f'<line x1="0" x2="{_WIDTH}" y1="{_TOP}" y2="{_TOP}" stroke="currentColor" stroke-dasharray="4 '
+            f'3"/><text x="{_WIDTH}" y="10" text-anchor="end" font-size="11" fill="currentColor">needs '
+            f'{bytes_text(peak)}</text></svg>')
 
 
 def small_html(page: str) -> str:
@@ -64,11 +66,13 @@ def small_html(page: str) -> str:
     head = f"{plan['operations']:,} operations on {plan['mesh']} ({plan['devices']:,} devices){fits}"
     if plan["attention"]:
         head += f", attention planned as {plan['attention']}"
-    rows = [(bytes_text(count), kind, f'<span style="color:{_COLORS[kind]}">&#9632;</span> ') for kind, count in memory["by_kind"].items()]
+    rows = [(bytes_text(count), kind, f'<span style="color:{_COLORS[kind]}">&#9632;</span> ')
+            for kind, count in memory["by_kind"].items()]
     rows.append((bytes_text(memory["peak_bytes"]), "needed on the fullest device", ""))
     rows.append((bytes_text(sum(one["wire_bytes"] for one in plan["traffic"])), "sent by each device", ""))
-    table = "".join(f'<tr><td style="text-align:right">{count}</td><td style="text-align:left">{mark}{escape(name)}</td></tr>'
-                    for count, name, mark in rows)
+    table = "".join(f'<tr><td style="text-align:right">{count}</td><td '
+                    f'style="text-align:left">{mark}{escape(name)}</td></tr>' for count, name, mark in rows)
     return (f"<div><p><b>{escape(plan['program'])}</b>: {escape(head)}</p>{_picture(data)}"
-            f'<table><thead><tr><th style="text-align:right">bytes</th><th style="text-align:left">kind</th></tr></thead>'
+            '<table><thead><tr><th style="text-align:right">bytes</th><th '
+            'style="text-align:left">kind</th></tr></thead>'
             f"<tbody>{table}</tbody></table><p>fullest at {escape(memory['step'] or 'the start')}</p></div>")

@@ -1,5 +1,5 @@
-"""The text of a program as a front end writes it: docs/programs.md, "The text". Types are worked out here as far as the
-front end needs them; the text is checked when it is read."""
+"""The text of a program as a front end writes it: docs/programs.md, "The text". Types are worked out here as
+far as the front end needs them; the text is checked when it is read."""
 
 from __future__ import annotations
 
@@ -35,7 +35,8 @@ class Node:
 
 @dataclass(frozen=True, slots=True)
 class Number:
-    """One number everywhere. Each use writes a constant of its own, so that nothing else hears how that one is cut."""
+    """One number everywhere. Each use writes a constant of its own, so that nothing else hears how that one
+    is cut."""
 
     value: float | int
     dtype: str
@@ -50,7 +51,8 @@ PARTS = {ours: part for part, ours in _OF_PARTS.items()}  #: dtypes of complex n
 
 @dataclass(frozen=True, slots=True)
 class Complex:
-    """Numbers that are computed with as a pair of real tensors. Loops and branches take them as they take tensors."""
+    """Numbers that are computed with as a pair of real tensors. Loops and branches take them as they take
+    tensors."""
 
     real: Value
     imag: Value
@@ -131,7 +133,8 @@ class _Body:
 
 def quoted(text: str) -> str:
     """As labels are written: quotes, backslashes and control characters are escaped."""
-    inside = "".join(f"\\x{ord(c):02x}" if ord(c) < 32 or ord(c) == 127 else "\\" + c if c in '"\\' else c for c in text)
+    inside = "".join(f"\\x{ord(c):02x}" if ord(c) < 32 or ord(c) == 127 else "\\" + c if c in '"\\' else c
+                     for c in text)
     return f'"{inside}"'
 
 
@@ -162,8 +165,8 @@ class _Pairs:
 
 
 class ProgramText:
-    """A program that grows. scope, backward and source are given to the nodes that are added now, which are in `body`: a number,
-    0 outside scans and conds. Nodes of one body are operands in that alone."""
+    """A program that grows. scope, backward and source are given to the nodes that are added now, which are
+    in `body`: a number, 0 outside scans and conds. Nodes of one body are operands in that alone."""
 
     def __init__(self) -> None:
         self.scope, self.backward = "", False
@@ -180,7 +183,8 @@ class ProgramText:
     def node(self, op: str, operands: Sequence[Value], dtype: str, shape: Sequence[int], words: str = "",
              bodies: tuple[int, ...] = (), dims: Iterable[int] = (), equation: str = "") -> Node:
         numbers = tuple(self._written(operand).line for operand in operands)
-        assert all(self._lines[number].body == self.body for number in numbers), f"{op}: an operand is in another body"
+        assert all(self._lines[number].body == self.body
+                   for number in numbers), f"{op}: an operand is in another body"
         extents = tuple(int(extent) for extent in shape)
         if len(self._lines) >= MOST_NODES:
             raise Unsupported(
@@ -193,7 +197,8 @@ class ProgramText:
     def _written(self, value: Value) -> Node:
         if isinstance(value, Node):
             return value
-        return self.node("constant", (), value.dtype, value.shape, " " + _number_text(value.value, value.dtype))
+        return self.node("constant", (), value.dtype, value.shape,
+                         " " + _number_text(value.value, value.dtype))
 
     def input(self, label: str, dtype: str, shape: Shape, kind: str) -> Node:
         node = self.node("input", (), dtype, shape, " " + quoted(label))
@@ -215,7 +220,8 @@ class ProgramText:
             bits = array.reshape(-1).view(f"u{array.itemsize}")
             if bits.size and (bits[:2] == bits[0]).all() and (bits == bits[0]).all():
                 first = array.reshape(-1)[:1]
-                return Number(first.astype(np.float64).item() if dtype in FLOATS else int(first.item()), dtype, array.shape)
+                return Number(first.astype(np.float64).item() if dtype in FLOATS else int(first.item()),
+                              dtype, array.shape)
         self._literals.append(_core.Literal.of(exported(array)))
         return self.node("literal", (), dtype, array.shape, " " + self._literals[-1].hash)
 
@@ -253,19 +259,24 @@ class ProgramText:
         return self.node("convert", [x], dtype, x.shape)
 
     def bitcast(self, x: Value, dtype: str, shape: Shape) -> Value:
-        """The bits of x. A wider number is made of the last dim, the lowest bits first; narrower ones are one dim more."""
+        """The bits of x. A wider number is made of the last dim, the lowest bits first; narrower ones are one
+        dim more."""
         theirs, ours = NUMPY[x.dtype].itemsize, NUMPY[dtype].itemsize
         if ours == theirs:
             return self._as(x, dtype)
         x = self._as(x, f"u{8 * theirs}")
         if ours > theirs:
-            parts = [self.reshape(self.convert(self.part(x, len(shape), place, place + 1), f"u{8 * ours}"), shape) for place in range(ours // theirs)]
+            parts = [self.reshape(self.convert(self.part(x, len(shape), place, place + 1), f"u{8 * ours}"),
+                                  shape) for place in range(ours // theirs)]
             x = parts[0]
             for place, part in enumerate(parts[1:], 1):
-                x = self.elementwise("logical_or", x, self.elementwise("shift_left", part, self.full(part, 8 * theirs * place)))
+                x = self.elementwise("logical_or", x, self.elementwise("shift_left", part,
+                                                                       self.full(part, 8 * theirs * place)))
         else:
-            shifted = [self.elementwise("shift_right_logical", x, self.full(x, 8 * ours * place)) for place in range(theirs // ours)]
-            x = self.concatenate([self.reshape(self.convert(part, f"u{8 * ours}"), (*x.shape, 1)) for part in shifted], len(x.shape))
+            shifted = [self.elementwise("shift_right_logical", x, self.full(x, 8 * ours * place))
+                       for place in range(theirs // ours)]
+            x = self.concatenate([self.reshape(self.convert(part, f"u{8 * ours}"), (*x.shape, 1))
+                                  for part in shifted], len(x.shape))
         return self._as(x, dtype)
 
     def _as(self, x: Value, dtype: str) -> Value:
@@ -317,14 +328,16 @@ class ProgramText:
             return Number(x.value, x.dtype, shape)
         return x if list(order) == sorted(order) else self.node("transpose", [x], x.dtype, shape, dims=order)
 
-    def slice(self, x: Value, begin: Sequence[int], end: Sequence[int], stride: Sequence[int] | None = None) -> Value:
+    def slice(self, x: Value, begin: Sequence[int], end: Sequence[int],
+              stride: Sequence[int] | None = None) -> Value:
         steps = [1] * len(begin) if stride is None else list(stride)
         shape = tuple(max(0, -(-(last - first) // step)) for first, last, step in zip(begin, end, steps))
         if isinstance(x, Number):
             return Number(x.value, x.dtype, shape)
         if shape == x.shape:
             return x
-        return self.node("slice", [x], x.dtype, shape, listed("begin", begin) + listed("end", end) + listed("stride", steps))
+        return self.node("slice", [x], x.dtype, shape,
+                         listed("begin", begin) + listed("end", end) + listed("stride", steps))
 
     def part(self, x: Value, dim: int, begin: int, end: int) -> Value:
         """Slices one dim."""
@@ -332,17 +345,20 @@ class ProgramText:
         first[dim], last[dim] = begin, end
         return self.slice(x, first, last)
 
-    def pad(self, x: Value, low: Sequence[int], high: Sequence[int], interior: Sequence[int], value: float | int) -> Value:
+    def pad(self, x: Value, low: Sequence[int], high: Sequence[int], interior: Sequence[int],
+            value: float | int) -> Value:
         """As lax.pad: low and high may be negative."""
         added = [max(n, 0) for n in low], [max(n, 0) for n in high]
         inside = [extent + (max(extent, 1) - 1) * gap for extent, gap in zip(x.shape, interior)]
         shape = [before + extent + after for before, extent, after in zip(added[0], inside, added[1])]
         padded: Value = x
         if tuple(shape) != x.shape:
-            number = "" if value == 0 and not math.copysign(1, value) < 0 else " " + _number_text(value, x.dtype)
+            number = "" if value == 0 and not math.copysign(1, value) < 0 else " " + _number_text(
+                value, x.dtype)
             padded = self.node("pad", [x], x.dtype, shape, listed("begin", added[0]) + listed("end", added[1])
                                + listed("stride", [gap + 1 for gap in interior]) + number)
-        return self.slice(padded, [max(-n, 0) for n in low], [extent + min(n, 0) for extent, n in zip(shape, high)])
+        return self.slice(padded, [max(-n, 0) for n in low],
+                          [extent + min(n, 0) for extent, n in zip(shape, high)])
 
     def concatenate(self, parts: Sequence[Value], dim: int) -> Value:
         if len(parts) == 1:
@@ -367,7 +383,8 @@ class ProgramText:
 
     def in_one(self, x: Complex) -> Value:
         """The other way."""
-        return self.concatenate([self.reshape(part, (*x.shape, 1)) for part in (x.real, x.imag)], len(x.shape))
+        return self.concatenate([self.reshape(part, (*x.shape, 1)) for part in (x.real, x.imag)],
+                                len(x.shape))
 
     # ---- Reductions, products, by index.
 
@@ -410,8 +427,8 @@ class ProgramText:
         """x + added, without a sum if x is 0."""
         return added if isinstance(x, Number) and x.value == 0 else self.elementwise("add", x, added)
 
-    def convolution(self, x: Value, kernel: Value, shape: Sequence[int], lists: Mapping[str, Sequence[int]], feature_groups: int,
-                    batch_groups: int) -> Node:
+    def convolution(self, x: Value, kernel: Value, shape: Sequence[int], lists: Mapping[str, Sequence[int]],
+                    feature_groups: int, batch_groups: int) -> Node:
         """lists: the attributes lhs, rhs, out, stride, low, high, lhs_dilation and rhs_dilation."""
         words = "".join(listed(name, numbers) for name, numbers in lists.items())
         for name, count in (("feature_groups", feature_groups), ("batch_groups", batch_groups)):
@@ -426,8 +443,8 @@ class ProgramText:
 
     # ---- Loops and branches. Numbers that are given to a body are numbers in it, and no operands.
 
-    def scan(self, consts: Sequence[Value], carry: Sequence[Value], xs: Sequence[Value], length: int, reverse: bool,
-             write: Callable[[list[Value]], Sequence[Value]]) -> list[Value]:
+    def scan(self, consts: Sequence[Value], carry: Sequence[Value], xs: Sequence[Value], length: int,
+             reverse: bool, write: Callable[[list[Value]], Sequence[Value]]) -> list[Value]:
         """Adds a scan as jax.lax.scan does it: write() takes the body's consts, carry and a slice of each of
         the xs, and returns the next carry and a slice of each stacked result."""
         operands, given = [*consts, *carry, *xs], _Pairs(write)
@@ -437,26 +454,30 @@ class ProgramText:
         body = self._body((*consts, *carry, *xs), shapes, lambda values: given(values, operands), len(carry))
         stacked = sum(isinstance(x, Node) for x in xs)
         words = f" length=[{length}] carries=[{len(carry)}] xs=[{stacked}]" + (" reverse" if reverse else "")
-        types = [(x.dtype, x.shape if place < len(carry) else (length, *x.shape)) for place, x in enumerate(self._given(body))]
-        return together(self._results(self.node("scan", _nodes(*consts, *carry, *xs), "bool", (0,), words, (body,)), types), given.results)
+        types = [(x.dtype, x.shape if place < len(carry) else (length, *x.shape))
+                 for place, x in enumerate(self._given(body))]
+        return together(self._results(self.node("scan", _nodes(*consts, *carry, *xs), "bool", (0,), words,
+                                                (body,)), types), given.results)
 
-    def cond(self, predicate: Value, operands: Sequence[Value], if_true: Callable[[list[Value]], Sequence[Value]],
-             if_false: Callable[[list[Value]], Sequence[Value]]) -> list[Value]:
+    def cond(self, predicate: Value, operands: Sequence[Value], if_true: Callable[[
+        list[Value]], Sequence[Value]], if_false: Callable[[list[Value]], Sequence[Value]]) -> list[Value]:
         """As jax.lax.cond."""
         outside, operands = operands, parts_of(operands)
         given, shapes = [_Pairs(if_true), _Pairs(if_false)], [x.shape for x in operands]
         bodies = (self._body(operands, shapes, lambda values: given[0](values, outside)),
                   self._body(operands, shapes, lambda values: given[1](values, outside)))
         types = [(x.dtype, x.shape) for x in self._given(bodies[0])]
-        return together(self._results(self.node("cond", [predicate, *_nodes(*operands)], "bool", (0,), "", bodies), types), given[0].results)
+        return together(self._results(self.node("cond", [predicate, *_nodes(*operands)], "bool", (0,), "",
+                                                bodies), types), given[0].results)
 
-    def _body(self, operands: Sequence[Value], shapes: Sequence[Shape], write: Callable[[list[Value]], Sequence[Value]],
-              carries: int = 0) -> int:
+    def _body(self, operands: Sequence[Value], shapes: Sequence[Shape],
+              write: Callable[[list[Value]], Sequence[Value]], carries: int = 0) -> int:
         """Writes a body with an input of the shape for each operand."""
         outside, self.body = self.body, len(self._bodies)
         self._bodies.append(_Body(carries))
         try:
-            inputs = [Number(x.value, x.dtype, shape) if isinstance(x, Number) else self.input(str(place), x.dtype, shape, "")
+            inputs = [Number(x.value, x.dtype, shape) if isinstance(x, Number)
+                      else self.input(str(place), x.dtype, shape, "")
                       for place, (x, shape) in enumerate(zip(operands, shapes))]
             self._bodies[self.body].outputs = [self._written(x).line for x in write(inputs)]
             return self.body
@@ -511,7 +532,8 @@ class ProgramText:
             if found is None or place is None:
                 raise
             raise type(error)(f"capture: {place}: {place.operation}: {found[2]}") from None
-        return made, [line.source for number, line in enumerate(self._lines) if needed[number] and line.body == 0]
+        return made, [line.source
+                      for number, line in enumerate(self._lines) if needed[number] and line.body == 0]
 
     def _need_bodies(self, line: _Line, needed: list[bool]) -> None:
         """Removes the outputs of bodies that nothing needs; carried ones stay, as the next trip may need
@@ -547,20 +569,24 @@ class ProgramText:
                     write(inner, indent + "  ")
                 if line.bodies:
                     texts.append((indent + "}", line.source))
-            texts.append((indent + "return" + "".join(f" %{numbers[output]}" for output in self._bodies[body].outputs), None))
+            texts.append((indent + "return"
+                          + "".join(f" %{numbers[output]}" for output in self._bodies[body].outputs), None))
 
         write(0, "")
         return texts
 
     def _transpose_products(self, needed: list[bool]) -> None:
-        """A product that is only transposed is written as the product whose result has those dims: JAX makes the gradient of
-        each weight in this way, and the transposed one would be another tensor of the weight's size."""
-        uses = Counter(operand for number, line in enumerate(self._lines) if needed[number] for operand in line.operands)
+        """A product that is only transposed is written as the product whose result has those dims: JAX makes
+        the gradient of each weight in this way, and the transposed one would be another tensor of the
+        weight's size."""
+        uses = Counter(operand for number, line in enumerate(self._lines) if needed[number]
+                       for operand in line.operands)
         for body in self._bodies:
             uses.update(body.outputs)
         for number, line in enumerate(self._lines):
             product = self._lines[line.operands[0]] if needed[number] and line.op == "transpose" else None
-            if product and product.op == "dot_general" and product.mark is None and uses[line.operands[0]] == 1:
+            if (product and product.op == "dot_general" and product.mark is None
+                and uses[line.operands[0]] == 1):
                 factors, result = product.equation.split("->")
                 equation = f"{factors}->{''.join(result[dim] for dim in line.dims)}"
                 needed[line.operands[0]] = False

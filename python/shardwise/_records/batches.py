@@ -38,9 +38,11 @@ def together_of(source: Any) -> Callable[[list[int]], Any] | None:
     def rows(records: list[int]) -> list[Any]:
         found: Any = getitems(list(records))
         if not hasattr(found, "__len__") or isinstance(found, (str, bytes, Mapping)):
-            raise InvalidArgument(f"{kind}: __getitems__: found {type(found).__name__}, needed a list of records")
+            raise InvalidArgument(f"{kind}: __getitems__: found {type(found).__name__}, "
+                                  "needed a list of records")
         if len(found) != len(records):
-            raise InvalidArgument(f"{kind}: __getitems__: found {len(found)} records, needed {len(records)}, one for each number")
+            raise InvalidArgument(f"{kind}: __getitems__: found {len(found)} records, needed {len(records)}, "
+                                  "one for each number")
         return found if isinstance(found, list) else list(found)
 
     if not isinstance(source, kinds) or dataset.format["type"] not in ("torch", "numpy"):
@@ -67,7 +69,8 @@ def columns_of(made: Any, fields: Sequence[Field]) -> list[np.ndarray[Any, Any]]
     columns = []
     for number, field in enumerate(fields):
         column = None if field.ragged else _column(made, field.name, number)
-        if column is None or column.shape[1:] != field.shape or not np.can_cast(column.dtype, field.dtype, "same_kind"):
+        if column is None or column.shape[1:] != field.shape or not np.can_cast(column.dtype, field.dtype,
+                                                                                "same_kind"):
             return None
         columns.append(np.ascontiguousarray(column, dtype=field.dtype))
     return columns
@@ -89,7 +92,8 @@ def _column(made: Any, name: str, number: int) -> np.ndarray[Any, Any] | None:
         return _array(values, name)
     torch = imported("torch")
     if kind is np.ndarray or issubclass(kind, np.generic):
-        if len(set(map(_dtype, values))) > 1 or len(set(map(_shape, values))) > 1 or values[0].dtype.kind not in "biufc":
+        if (len(set(map(_dtype, values))) > 1 or len(set(map(_shape, values))) > 1
+            or values[0].dtype.kind not in "biufc"):
             return None
         shape = values[0].shape  # concatenate() takes half the time of stack()
         return np.concatenate(values).reshape(len(values), *shape) if shape else np.array(values)
@@ -104,6 +108,6 @@ def _array(column: Any, name: str, stack: Callable[[Any], Any] | None = None) ->
     why."""
     try:
         array = array_of(column if stack is None else stack(column), name)
-    except Exception:  # noqa: BLE001 - torch may raise anything for a tensor that cannot be read
+    except Exception:  # torch may raise anything for a tensor that cannot be read
         return None
     return array if array.ndim else None

@@ -51,15 +51,16 @@ def columns_of_table(source: Any) -> dict[str, Any] | None:
         except Unsupported:
             others.append(f"{name!r} ({getattr(column, 'dtype', getattr(column, 'type', '?'))})")
     if others:
-        raise Unsupported(f"source {kind}: columns {', '.join(others)} are no numbers, needed are numbers: leave them out, as "
-                          "table[[\"x\", \"y\"]] of the others, or write their codes")
+        raise Unsupported(f"source {kind}: columns {', '.join(others)} are no numbers, needed are numbers: "
+                          "leave them out, as table[[\"x\", \"y\"]] of the others, or write their codes")
     return arrays
 
 
 def _check_names(kind: str, names: list[Any]) -> None:
     twice = sorted({str(name) for name in names if list(map(str, names)).count(str(name)) > 1})
     if twice:
-        raise InvalidArgument(f"source {kind}: found several columns {', '.join(twice)}, needed are distinct names")
+        raise InvalidArgument(f"source {kind}: found several columns {', '.join(twice)}, "
+                              "needed are distinct names")
     if not names:
         raise InvalidArgument(f"source {kind}: found no column, needed is at least one")
 
@@ -71,19 +72,22 @@ def _array_of_list(values: Any, name: str) -> np.ndarray[Any, Any]:
         except (TypeError, ValueError):
             array = np.asarray(None)
         # A masked element is NaN here, so only these need the slower look at each element.
-        if array.ndim == 1 and (array.dtype.kind in "iub" or (array.dtype.kind in "fc" and not np.isnan(array).any())):
+        if array.ndim == 1 and (array.dtype.kind in "iub"
+                                or (array.dtype.kind in "fc" and not np.isnan(array).any())):
             return array
     if not set(map(type, values)) <= _SCALARS:
         values = [array_of(value, name) for value in values]
         shapes = {value.shape for value in values}
         if len(shapes) > 1:
-            raise Unsupported(f"field {name!r} is a list of parts of {len(shapes)} shapes, needed are numbers of one shape")
+            raise Unsupported(f"field {name!r} is a list of parts of {len(shapes)} shapes, "
+                              "needed are numbers of one shape")
     return _checked(np.asarray(values), values, name)
 
 
 def _array_of_tensor(tensor: Any, name: str) -> np.ndarray[Any, Any]:
     if type(tensor).__name__ == "MaskedTensor":
-        raise _lost("a masked array, whose mask", name, "its data and its mask, each as a field, or .to_tensor(value)")
+        raise _lost("a masked array, whose mask", name,
+                    "its data and its mask, each as a field, or .to_tensor(value)")
     try:
         plain: np.ndarray[Any, Any] = tensor.detach().numpy()
         return plain
@@ -96,13 +100,15 @@ def _array_of_tensor(tensor: Any, name: str) -> np.ndarray[Any, Any]:
 
 def _check_meaning(value: Any, name: str) -> None:
     if is_masked(value):
-        raise _lost("a masked array, whose mask", name, "its data and its mask, each as a field, or .filled(value)")
+        raise _lost("a masked array, whose mask", name,
+                    "its data and its mask, each as a field, or .filled(value)")
     if type(value) is np.ndarray or isinstance(value, np.generic):
         return
     if isinstance(value, np.ndarray) and (hasattr(value, "unit") or hasattr(value, "units")):
         raise _lost("an array with a unit, which", name, "its numbers alone, as .value")
     if _missing(value):
-        raise _lost("an array with missing values, which", name, "values in their place, as .fillna(value), or the rows without them")
+        raise _lost("an array with missing values, which", name,
+                    "values in their place, as .fillna(value), or the rows without them")
 
 
 def _missing(value: Any) -> bool:
@@ -110,7 +116,8 @@ def _missing(value: Any) -> bool:
     count = getattr(value, "null_count", None)  # Arrow; polars has a function
     if count is not None:
         return bool(count() if callable(count) else count)
-    dtypes: Any = getattr(value, "dtypes", None) if getattr(value, "ndim", 1) == 2 else getattr(value, "dtype", None)
+    dtypes: Any = getattr(value, "dtypes", None) if getattr(value, "ndim", 1) == 2 else getattr(
+        value, "dtype", None)
     if not hasattr(value, "isna") or isinstance(dtypes, np.dtype):
         return False
     found = value.isna()
@@ -126,6 +133,6 @@ def _lost(what: str, name: str, needed: str) -> InvalidArgument:
 def _checked(array: np.ndarray[Any, Any], value: Any, name: str) -> np.ndarray[Any, Any]:
     if array.dtype.kind in "OUSMmV" and array.dtype.type.__module__ == "numpy":
         found = "" if array.dtype == object else f" of {array.dtype}"
-        raise Unsupported(f"field {name!r} is {type(value).__name__}{found}, needed are numbers of one shape; leave it out, or "
-                          "encode it (np.frombuffer(text.encode(), np.uint8))")
+        raise Unsupported(f"field {name!r} is {type(value).__name__}{found}, needed are numbers of one "
+                          "shape; leave it out, or encode it (np.frombuffer(text.encode(), np.uint8))")
     return array

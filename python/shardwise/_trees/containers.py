@@ -54,7 +54,8 @@ def loaded_class(name: Any) -> Any:
 def named_tuple(name: Any, fields: Iterable[str]) -> type[tuple[Any, ...]] | None:
     """Returns the class of a named tuple with these fields if its module is imported already, else None."""
     found = loaded_class(name)
-    if isinstance(found, type) and issubclass(found, tuple) and getattr(found, "_fields", None) == tuple(fields):
+    if isinstance(found, type) and issubclass(found, tuple) and getattr(found, "_fields", None) == tuple(
+            fields):
         return found
     return None
 
@@ -80,8 +81,8 @@ def kind_of(value: Any) -> Any:
     fields = getattr(kind, "_fields", None)
     if isinstance(value, tuple) and isinstance(fields, tuple):
         if named_tuple(class_name(kind), fields) is not kind:
-            raise WrongType(f"the named tuple {class_name(kind)} cannot be stored, as its module has no such class by this name: "
-                            f"needed is a class at the top of a module, or its _asdict()")
+            raise WrongType(f"the named tuple {class_name(kind)} cannot be stored, as its module has no such "
+                            "class by this name: needed is a class at the top of a module, or its _asdict()")
         return {"namedtuple": class_name(kind), "fields": list(fields)}
     if isinstance(value, collections.deque):
         return ["deque", value.maxlen]
@@ -94,21 +95,24 @@ def kind_of(value: Any) -> Any:
 
 def _is_dataclass(value: Any) -> bool:
     """True for a dataclass that is not also a container or a scalar by another base."""
-    return (dataclasses.is_dataclass(value) and not isinstance(value, (type, Mapping, list, tuple, collections.deque, str, bytes, int, float)))
+    return (dataclasses.is_dataclass(value) and not isinstance(
+        value, (type, Mapping, list, tuple, collections.deque, str, bytes, int, float)))
 
 
 def _check_dataclass(value: Any) -> None:
     kind, names = type(value), {field.name for field in dataclasses.fields(value)}
     declared = [of.__dict__.get("__slots__", ()) for of in kind.__mro__]
-    slots = [name for of in declared for name in ([of] if isinstance(of, str) else of) if name[:2] != "__" and hasattr(value, name)]
-    more = [*(name for name in (*getattr(value, "__dict__", ()), *slots) if name not in names), *(n for n in names if not hasattr(value, n))]
+    slots = [name for of in declared
+             for name in ([of] if isinstance(of, str) else of) if name[:2] != "__" and hasattr(value, name)]
+    more = [*(name for name in (*getattr(value, "__dict__", ()), *slots) if name not in names),
+            *(n for n in names if not hasattr(value, n))]
     try:
         object.__new__(kind)
     except TypeError:
         more.append("its built-in base")
     if more:
-        raise WrongType(f"the dataclass {class_name(kind)} cannot be stored, as it is not what its fields say: {', '.join(map(str, more))}: "
-                        f"needed is a dict of the values to keep")
+        raise WrongType(f"the dataclass {class_name(kind)} cannot be stored, as it is not what its fields "
+                        f"say: {', '.join(map(str, more))}: needed is a dict of the values to keep")
 
 
 def written(kind: Any) -> Any:
@@ -126,16 +130,18 @@ def like(wanted: Any, found: Any) -> Any:
              list(getattr(wanted, "_fields", ())) if isinstance(wanted, tuple) else [])
     if type(found) is dict and (names or _is_dataclass(wanted)):
         if found.keys() != set(names):
-            raise InvalidArgument(f"has the fields {', '.join(map(str, found)) or 'of nothing'} there, the target's {type(wanted).__name__} "
-                                  f"{', '.join(names)}")
+            raise InvalidArgument(f"has the fields {', '.join(map(str, found)) or 'of nothing'} there, "
+                                  f"the target's {type(wanted).__name__} {', '.join(names)}")
         values = [like(getattr(wanted, name), found[name]) for name in names]
-        return tuple.__new__(type(wanted), values) if isinstance(wanted, tuple) else _dataclass(type(wanted), zip(names, values))
+        return tuple.__new__(type(wanted), values) if isinstance(wanted, tuple) else _dataclass(
+            type(wanted), zip(names, values))
     if isinstance(found, dict) and isinstance(wanted, Mapping):
         filled = copy.copy(found)
         for key in found.keys() & wanted.keys():
             filled[key] = like(wanted[key], found[key])
         return filled
-    is_taken_apart = type(found) in (list, tuple, collections.deque) or isinstance(found, tuple) and hasattr(found, "_fields")
+    is_taken_apart = type(found) in (list, tuple, collections.deque) or isinstance(found, tuple) and hasattr(
+        found, "_fields")
     if is_taken_apart and type(wanted) is type(found) and len(wanted) == len(found):
         inner = map(like, wanted, found)
         return (collections.deque(inner, found.maxlen) if isinstance(found, collections.deque) else
@@ -159,8 +165,8 @@ def plain(value: Any) -> Any:
             continue
         found = known.__str__(value) if known is str else known(value)
         if found != value and not (known is float and found != found):
-            raise WrongType(f"{class_name(type(value))} cannot be stored, as it is not equal to the {known.__name__} of its values: "
-                            f"needed is that {known.__name__}")
+            raise WrongType(f"{class_name(type(value))} cannot be stored, as it is not equal to the "
+                            f"{known.__name__} of its values: needed is that {known.__name__}")
         return found
     return None
 
@@ -191,7 +197,8 @@ def made(kind: Any, found: Iterable[tuple[Any, Any]]) -> Any:
         return collections.OrderedDict(found)
     values = dict(found)
     if isinstance(kind, type):
-        return _dataclass(kind, values.items()) if values.keys() == {field.name for field in dataclasses.fields(kind)} else values
+        return (_dataclass(kind, values.items())
+                if values.keys() == {field.name for field in dataclasses.fields(kind)} else values)
     if kind == "Counter":
         return collections.Counter(values)
     name, argument = kind if isinstance(kind, list) and len(kind) == 2 else (kind, None)
@@ -212,8 +219,9 @@ def made(kind: Any, found: Iterable[tuple[Any, Any]]) -> Any:
 
 
 def check_places(tree: Any, at: tuple[Any, ...] = ()) -> None:
-    """Raises InvalidArgument for a container that holds itself, and if containers stand at too many places, as in 40 levels of
-    [a, a]: each place would be saved and loaded for itself. Takes time by the containers, not by their places."""
+    """Raises InvalidArgument for a container that holds itself, and if containers stand at too many places,
+    as in 40 levels of [a, a]: each place would be saved and loaded for itself. Takes time by the containers,
+    not by their places."""
     kinds: dict[type, bool] = {}
     known: dict[int, tuple[Any, int]] = {}  # keeps the containers, so that no other gets the id of one
 
@@ -223,7 +231,8 @@ def check_places(tree: Any, at: tuple[Any, ...] = ()) -> None:
     def places(value: Any, path: tuple[Any, ...]) -> int:
         _, found = known.get(id(value), (value, -1))
         if found == 0:  # not counted yet, so this is within it
-            raise InvalidArgument(f"{name_of(path)!r}: found the container that holds it, needed is one that does not hold itself")
+            raise InvalidArgument(f"{name_of(path)!r}: found the container that holds it, "
+                                  "needed is one that does not hold itself")
         if found > 0 or len(path) > _MOST_LEVELS:
             return max(found, 1)
         known[id(value)] = value, 0
@@ -236,8 +245,9 @@ def check_places(tree: Any, at: tuple[Any, ...] = ()) -> None:
                 count += places(inner, (*path, key))
         known[id(value)] = value, count
         if count - len(known) > _MOST_REPEATS:
-            raise InvalidArgument(f"{name_of(path)!r}: found containers at {count} places, most of them at several, "
-                                  f"needed are at most {_MOST_REPEATS} repeats: save a shared container once")
+            raise InvalidArgument(f"{name_of(path)!r}: found containers at {count} places, "
+                                  f"most of them at several, needed are at most {_MOST_REPEATS} repeats: "
+                                  "save a shared container once")
         return count
 
     if is_container(tree):

@@ -36,9 +36,9 @@ class Flat:
 
 def flatten(tree: Any, is_array: Callable[[Any], bool], path: Path = (), *, every_dict: bool = False,
             into: Flat | None = None) -> Flat:
-    """Takes apart each container that holds an array at any depth. All else is a leaf; so are empty containers.
-    every_dict: dicts of str and int are taken apart without arrays, too. Raises InvalidArgument for too deep a nesting, and
-    as check_places()."""
+    """Takes apart each container that holds an array at any depth. All else is a leaf; so are empty
+    containers. every_dict: dicts of str and int are taken apart without arrays, too. Raises InvalidArgument
+    for too deep a nesting, and as check_places()."""
     if not is_array(tree):
         _containers.check_places(tree, path)
     flat = Flat() if into is None else into
@@ -47,13 +47,13 @@ def flatten(tree: Any, is_array: Callable[[Any], bool], path: Path = (), *, ever
 
 
 def _walk(tree: Any, is_array: Callable[[Any], bool], path: Path, every_dict: bool, flat: Flat) -> None:
-    if is_array(tree) or not _containers.is_container(tree) or not any(True for _ in _containers.items(tree)) or not (
-            every_dict and _is_plain_dict(tree) or _holds(tree, is_array)):
+    if (is_array(tree) or not _containers.is_container(tree) or not any(True for _ in _containers.items(tree))
+        or not (every_dict and _is_plain_dict(tree) or _holds(tree, is_array))):
         flat.leaves[path] = tree
         return
     if len(path) > MOST_LEVELS:
-        raise InvalidArgument(f"found containers nested deeper than {MOST_LEVELS} levels at {named(path[:4])!r}, or one that "
-                              f"holds itself: needed are fewer levels")
+        raise InvalidArgument(f"found containers nested deeper than {MOST_LEVELS} levels at "
+                              f"{named(path[:4])!r}, or one that holds itself: needed are fewer levels")
     try:
         flat.kinds[path] = _containers.kind_of(tree)
     except TypeError as error:
@@ -122,7 +122,8 @@ def decoded_kinds(document: Mapping[str, Any]) -> dict[Path, Any] | None:
         return {decoded_path(json.loads(path)): kind for path, kind in kinds.items()}
 
 
-def places(paths: Mapping[str, Path], document: Mapping[str, Any], flat: Iterable[str]) -> tuple[dict[str, Path], dict[Path, Any] | None]:
+def places(paths: Mapping[str, Path], document: Mapping[str, Any],
+           flat: Iterable[str]) -> tuple[dict[str, Path], dict[Path, Any] | None]:
     """Returns the path of each name of a checkpoint, and the kinds of its containers. Names of a tree of
     shardwise.jax get their paths in that tree, except those in `flat`, which are asked for as they are."""
     tree = document.get("tree")
@@ -188,7 +189,8 @@ class _Inner(dict[Any, Any]):
 
 
 def _made(tree: _Inner, kinds: Mapping[Path, Any] | None, path: Path) -> Any:
-    made = {key: _made(value, kinds, (*path, key)) if isinstance(value, _Inner) else value for key, value in tree.items()}
+    made = {key: _made(value, kinds, (*path, key)) if isinstance(value, _Inner) else value
+            for key, value in tree.items()}
     if kinds is not None:
         with _objects.refusing(f"the container {named(path)!r} of the checkpoint"):
             return _containers.made(kinds.get(path), made.items())
@@ -210,7 +212,8 @@ def moved(asked: Iterable[str], there: Iterable[str], separator: str) -> str:
     if not votes:
         return ""
     (old, new), pairs = max(votes.items(), key=lambda vote: len(vote[1]))
-    return f'; {pairs[0][0]!r} is stored, {pairs[0][1]!r} asked for: write rename={{"{old}*": "{new}*"}}, or a target with the stored levels'
+    return (f'; {pairs[0][0]!r} is stored, {pairs[0][1]!r} asked for: write rename={{"{old}*": "{new}*"}}, '
+            'or a target with the stored levels')
 
 
 def _beginnings(first: str, second: str, separator: str) -> tuple[str, str]:
@@ -219,4 +222,5 @@ def _beginnings(first: str, second: str, separator: str) -> tuple[str, str]:
     common = 0
     while common < min(len(one), len(other)) and one[-1 - common] == other[-1 - common]:
         common += 1
-    return tuple(separator.join([*parts[: len(parts) - common], ""]) for parts in (one, other))  # type: ignore[return-value]
+    return tuple(separator.join([*parts[: len(parts) - common], ""])
+                 for parts in (one, other))  # type: ignore[return-value]

@@ -1,16 +1,16 @@
 """Python objects as JSON: a load gives the types that were saved. No pickle.
 
-JSON's own are themselves: None, bool, int, str, list, and dict with keys that are str and do not begin with "$". All
-else is an object of one key: {"$tuple": [...]}, {"$float": "nan"}, {"$int": "hex"} (of very many digits),
-{"$items": [[key, value], ...]}, {"$bytes": "hex"}, {"$complex": ["re", "im"]}, {"$text": "hex of utf-8 with surrogates"},
-{"$set": [...]}, {"$frozenset": [...]}, {"$kept": [kind, items]} (other containers: `_containers` has the kinds),
-{"$enum": ["module:class", name, value]}, {"$numpy": [dtype, value]},
-{"$array": [dtype, shape, "hex"]}, and those of `_values`: {"$date": "2026-11-27"}.
+JSON's own are themselves: None, bool, int, str, list, and dict with keys that are str and do not begin with
+"$". All else is an object of one key: {"$tuple": [...]}, {"$float": "nan"}, {"$int": "hex"} (of very many
+digits), {"$items": [[key, value], ...]}, {"$bytes": "hex"}, {"$complex": ["re", "im"]}, {"$text": "hex of
+utf-8 with surrogates"}, {"$set": [...]}, {"$frozenset": [...]}, {"$kept": [kind, items]} (other containers:
+`_containers` has the kinds), {"$enum": ["module:class", name, value]}, {"$numpy": [dtype, value]}, {"$array":
+[dtype, shape, "hex"]}, and those of `_values`: {"$date": "2026-11-27"}.
 
-Classes are never imported: an enum or a named tuple is of its class if that module is imported when it is loaded, else
-the enum's value and a dict of the fields, or as a key or in a set a tuple of them; a dataclass is always such a dict, as
-only a target says which class is meant. A value of any other subclass of a known type comes back as the known type, to
-which it must be equal.
+Classes are never imported: an enum or a named tuple is of its class if that module is imported when it is
+loaded, else the enum's value and a dict of the fields, or as a key or in a set a tuple of them; a dataclass
+is always such a dict, as only a target says which class is meant. A value of any other subclass of a known
+type comes back as the known type, to which it must be equal.
 """
 
 from __future__ import annotations
@@ -32,19 +32,21 @@ from . import containers as _containers, values as _values
 _MOST_LEVELS = 200
 # Larger arrays are tensors: these are in the manifest, which every reader reads whole.
 _MOST_ARRAY_BYTES = 1 << 20
-# From this many bits on, an int is stored in hex: no number of the manifest may be beyond the range of a double.
+# From this many bits on, an int is stored in hex: no number of the manifest may be beyond the range of a
+# double.
 _MOST_DECIMAL_BITS = 1000
 
-_NEEDED = ("needed are None, bool, int, float, complex, str, bytes, enums, dtypes, arrays, dates and times, paths, and list, "
-           "tuple, dict, set and dataclass of these: give its state_dict(), a dict of its fields, or the bytes of a pickle")
+_NEEDED = ("needed are None, bool, int, float, complex, str, bytes, enums, dtypes, arrays, dates and times, "
+           "paths, and list, tuple, dict, set and dataclass of these: give its state_dict(), "
+           "a dict of its fields, or the bytes of a pickle")
 
 
 def encode(value: Any, level: int = 0) -> Any:
     """Returns a value as JSON values. Raises WrongType naming the type that cannot be stored, InvalidArgument
     for too deep a nesting. level: the level of JSON that holds the value."""
     if level > _MOST_LEVELS:
-        raise InvalidArgument(f"found values nested deeper than {_MOST_LEVELS} levels of JSON, or one that holds itself: needed "
-                              f"are fewer levels")
+        raise InvalidArgument(f"found values nested deeper than {_MOST_LEVELS} levels of JSON, "
+                              "or one that holds itself: needed are fewer levels")
     kind = type(value)
     if value is None or kind is bool:
         return value
@@ -72,7 +74,8 @@ def _encode_tagged(value: Any, kind: type, level: int) -> Any:
         return {"$complex": [repr(value.real), repr(value.imag)]}
     if kind in (set, frozenset):
         # Sorted: the order of a set differs between processes, as the hashes of strings do.
-        return {"$set" if kind is set else "$frozenset": sorted((encode(v, level + 2) for v in value), key=json.dumps)}
+        return {"$set" if kind is set
+                else "$frozenset": sorted((encode(v, level + 2) for v in value), key=json.dumps)}
     if isinstance(value, enum.Enum):
         return {"$enum": [_containers.class_name(kind), value.name, encode(value.value, level + 2)]}
     if isinstance(value, (np.generic, np.ndarray)) and not isinstance(value, np.character):
@@ -92,18 +95,21 @@ def _encode_tagged(value: Any, kind: type, level: int) -> Any:
 
 def _encode_numpy(value: np.generic | np.ndarray) -> Any:
     if is_masked(value):
-        raise WrongType("a masked array cannot be stored, as its mask would be lost: needed are its data and its mask")
+        raise WrongType("a masked array cannot be stored, as its mask would be lost: "
+                        "needed are its data and its mask")
     if isinstance(value, (np.datetime64, np.timedelta64)):
         return {"$numpy": [value.dtype.str, int(value.view(np.int64))]}
     if known_name(value.dtype.newbyteorder("<")) is None:
-        raise WrongType(f"numpy's {type(value).__name__} of dtype {value.dtype} cannot be stored: needed are numbers")
+        raise WrongType(f"numpy's {type(value).__name__} of dtype {value.dtype} cannot be stored: "
+                        "needed are numbers")
     if isinstance(value, np.generic):
         # dtype.str does not tell the types of ml_dtypes apart.
-        dtype = value.dtype.str if value.dtype.kind in "biufc" and value.dtype.isbuiltin == 1 else value.dtype.name
+        dtype = (value.dtype.str if value.dtype.kind in "biufc" and value.dtype.isbuiltin == 1
+                 else value.dtype.name)
         return {"$numpy": [dtype, encode(value.item())]}
     if value.nbytes > _MOST_ARRAY_BYTES:
-        raise WrongType(f"an array of {value.nbytes} bytes within an object cannot be stored: needed are at most "
-                        f"{_MOST_ARRAY_BYTES}, or the array as a value of a dict or list")
+        raise WrongType(f"an array of {value.nbytes} bytes within an object cannot be stored: "
+                        f"needed are at most {_MOST_ARRAY_BYTES}, or the array as a value of a dict or list")
     native = np.ascontiguousarray(value, value.dtype.newbyteorder("<"))
     return {"$array": [known_name(native.dtype), list(value.shape), native.tobytes().hex()]}
 
@@ -111,7 +117,8 @@ def _encode_numpy(value: np.generic | np.ndarray) -> Any:
 def _decode_numpy(encoded: Any) -> Any:
     dtype, value = dtype_called(encoded[0]), decode(encoded[1])
     is_time = dtype.kind in "mM"
-    if not (is_time or known_name(dtype.newbyteorder("<"))) or type(value) not in ((int,) if is_time else (bool, int, float, complex)):
+    if not (is_time or known_name(dtype.newbyteorder("<"))) or type(value) not in (
+            (int,) if is_time else (bool, int, float, complex)):
         raise WrongType(f"found a {type(value).__name__} as an element of {dtype}")
     return np.int64(value).view(dtype) if is_time else dtype.type(value)
 
@@ -128,7 +135,8 @@ def _decode_enum(encoded: Any) -> Any:
         return decode(value)
     if member in kind.__members__:
         return kind.__members__[member]
-    return kind(decode(value)) if issubclass(kind, enum.Flag) else decode(value)  # several flags have no name of their own
+    # several flags have no name of their own
+    return kind(decode(value)) if issubclass(kind, enum.Flag) else decode(value)
 
 
 def decode(value: Any) -> Any:
@@ -226,9 +234,11 @@ def plain_json(value: Any, what: str) -> str:
     try:
         text = json.dumps(value, allow_nan=False, ensure_ascii=False)
     except RecursionError:
-        raise InvalidArgument(f"{what} is nested too deep: needed are at most {_MOST_LEVELS} levels") from None
+        raise InvalidArgument(f"{what} is nested too deep: "
+                              f"needed are at most {_MOST_LEVELS} levels") from None
     except (TypeError, ValueError) as error:
         raise WrongType(f"{what} is no JSON, needed is plain JSON: {error}") from None
     if not is_text(text):
-        raise InvalidArgument(f"{what} holds a text with a lone surrogate: needed are texts that UTF-8 can hold")
+        raise InvalidArgument(f"{what} holds a text with a lone surrogate: "
+                              "needed are texts that UTF-8 can hold")
     return text

@@ -1,9 +1,9 @@
 """A pytree as names and a JSON text of how it is put together.
 
-A node is null for None; a leaf's name, or {"key": impl, "name": name} for a typed PRNG key, whose data is stored; a JSON
-list for a list; else an object: {"tuple": nodes}, {"dict": [[key, node], ...]} with keys as `_objects` encodes them,
-{"namedtuple": "module:class", "fields": names, "items": nodes}, and for all other classes that JAX was told of
-{"node": "module:class", "items": [[name, node], ...]}.
+A node is null for None; a leaf's name, or {"key": impl, "name": name} for a typed PRNG key, whose data is
+stored; a JSON list for a list; else an object: {"tuple": nodes}, {"dict": [[key, node], ...]} with keys as
+`_objects` encodes them, {"namedtuple": "module:class", "fields": names, "items": nodes}, and for all other
+classes that JAX was told of {"node": "module:class", "items": [[name, node], ...]}.
 """
 
 from __future__ import annotations
@@ -51,7 +51,8 @@ def parts_of(path: tuple[Any, ...]) -> Parts:
 def is_key(value: Any) -> bool:
     """True if it has the dtype of typed PRNG keys."""
     dtype = getattr(value, "dtype", None)
-    return not isinstance(dtype, (np.dtype, type(None))) and bool(jax.numpy.issubdtype(dtype, jax.dtypes.prng_key))
+    return not isinstance(dtype, (np.dtype,
+                                  type(None))) and bool(jax.numpy.issubdtype(dtype, jax.dtypes.prng_key))
 
 
 def flatten(tree: Any, prefix: Parts = ()) -> tuple[dict[str, Any], Any]:
@@ -67,8 +68,8 @@ def _walk(value: Any, parts: Parts, leaves: dict[str, Any]) -> Any:
 
     kind = type(value)
     if len(parts) > MOST_LEVELS:
-        raise InvalidArgument(f"found containers nested deeper than {MOST_LEVELS} levels at {'/'.join(parts[:4])!r}, or one that holds "
-                              f"itself: needed are fewer levels")
+        raise InvalidArgument(f"found containers nested deeper than {MOST_LEVELS} levels at "
+                              f"{'/'.join(parts[:4])!r}, or one that holds itself: needed are fewer levels")
     if value is None:
         return None
     if kind in _DICTS:
@@ -83,7 +84,8 @@ def _walk(value: Any, parts: Parts, leaves: dict[str, Any]) -> Any:
     if isinstance(value, tuple) and hasattr(value, "_fields") and len(children) == len(value._fields):
         return {"namedtuple": _containers.class_name(kind), "fields": list(value._fields),
                 "items": [inner(part, child) for part, child in children]}
-    return {"node": _containers.class_name(kind), "items": [[part, inner(part, child)] for part, child in children]}
+    return {"node": _containers.class_name(kind),
+            "items": [[part, inner(part, child)] for part, child in children]}
 
 
 def kinds(node: Any, place: str = "") -> dict[str, str]:
@@ -120,8 +122,8 @@ def children_of(value: Any) -> list[tuple[str, Any]] | None:
 def _leaf(value: Any, parts: Parts, leaves: dict[str, Any]) -> Any:
     name = name_of(parts)
     if name in leaves:
-        raise InvalidArgument(f"two leaves of the tree have the name {name!r}: a key holds a '/', or keys of two types "
-                              f"read the same")
+        raise InvalidArgument(f"two leaves of the tree have the name {name!r}: a key holds a '/', "
+                              "or keys of two types read the same")
     if not name:
         raise InvalidArgument("a leaf of the tree has an empty name: its key is ''")
     leaves[name] = value
@@ -169,8 +171,9 @@ def leaves_of(node: Any) -> Iterator[tuple[str, str]]:
 
 
 def build(node: Any, value_of: Callable[[str], Any]) -> Any:
-    """The tree, its leaves given by their names. A named tuple is of its class if the module of that is imported
-    already, else a dict of its fields; so is every other class. Nothing is imported, and no code of theirs runs."""
+    """The tree, its leaves given by their names. A named tuple is of its class if the module of that is
+    imported already, else a dict of its fields; so is every other class. Nothing is imported, and no code of
+    theirs runs."""
     if node is None:
         return None
     if isinstance(node, str):

@@ -45,11 +45,13 @@ def _plain_time(value: datetime.datetime | datetime.time) -> Any:
     zone = value.tzinfo
     key = _key_of(zone)
     if key is None and zone is not None and type(zone) is not datetime.timezone:
-        raise WrongType(f"a {type(value).__name__} of the zone {zone} cannot be stored: needed is a zoneinfo.ZoneInfo with a key, a "
-                        f"fixed offset, as .astimezone(datetime.timezone.utc) has, or none")
+        raise WrongType(f"a {type(value).__name__} of the zone {zone} cannot be stored: "
+                        "needed is a zoneinfo.ZoneInfo with a key, a fixed offset, "
+                        "as .astimezone(datetime.timezone.utc) has, or none")
     if key is not None:
         return [value.isoformat(), value.fold, None, key]  # with the offset of the fold
-    text, name = value.replace(fold=0).isoformat(), _own_name(zone) if isinstance(zone, datetime.timezone) else None
+    text, name = (value.replace(fold=0).isoformat(),
+                  _own_name(zone) if isinstance(zone, datetime.timezone) else None)
     return [text, value.fold, name] if value.fold or name is not None else text
 
 
@@ -71,7 +73,8 @@ def _zone(key: Any) -> Any:
 
 def _plain_zone(zone: Any) -> Any:
     if zone.key is None:
-        raise WrongType("a zoneinfo.ZoneInfo without a key cannot be stored: needed is one that has been made by its name")
+        raise WrongType("a zoneinfo.ZoneInfo without a key cannot be stored: "
+                        "needed is one that has been made by its name")
     return zone.key
 
 
@@ -102,7 +105,8 @@ def _fields(value: Any) -> dict[str, Any]:
     at any address."""
     found: dict[str, Any] = vars(value)
     if wrong := [name for name in found if not isinstance(name, str) or name.startswith("__")]:
-        raise WrongType(f"a {type(value).__name__} with the name {wrong[0]!r} cannot be stored: needed are names without \"__\" before them")
+        raise WrongType(f"a {type(value).__name__} with the name {wrong[0]!r} cannot be stored: "
+                        "needed are names without \"__\" before them")
     return found
 
 
@@ -128,7 +132,8 @@ _KINDS = (
     _Kind("datetime.datetime", "$datetime", _plain_time, _time(datetime.datetime)),
     _Kind("datetime.time", "$time", _plain_time, _time(datetime.time)),
     _Kind("datetime.date", "$date", datetime.date.isoformat, datetime.date.fromisoformat),
-    _Kind("datetime.timedelta", "$timedelta", lambda v: [v.days, v.seconds, v.microseconds], lambda v: datetime.timedelta(*v)),
+    _Kind("datetime.timedelta", "$timedelta", lambda v: [v.days, v.seconds, v.microseconds],
+          lambda v: datetime.timedelta(*v)),
     _Kind("datetime.timezone", "$timezone", lambda v: [v.utcoffset(None), _own_name(v)],
           lambda v: datetime.timezone(v[0]) if v[1] is None else datetime.timezone(*v)),
     _Kind("zoneinfo.ZoneInfo", "$zone", _plain_zone, lambda v: _zone(v) or v),
@@ -143,7 +148,8 @@ _KINDS = (
     _Kind("types.SimpleNamespace", "$namespace", _fields, _namespace("types.SimpleNamespace")),
     _Kind("argparse.Namespace", "$arguments", _fields, _namespace("argparse.Namespace")),
     _Kind("builtins.slice", "$slice", lambda v: [v.start, v.stop, v.step], lambda v: slice(*v)),
-    _Kind("builtins.range", "$range", lambda v: _whole([v.start, v.stop, v.step]), lambda v: range(*_whole(v))),
+    _Kind("builtins.range", "$range", lambda v: _whole([v.start, v.stop, v.step]),
+          lambda v: range(*_whole(v))),
     _Kind("builtins.ellipsis", "$ellipsis", lambda v: None, lambda v: ...),
     _Kind("builtins.bytearray", "$bytearray", lambda v: v.hex(), bytearray.fromhex),
 )
@@ -155,26 +161,32 @@ def encoded(value: Any) -> tuple[str, Any] | None:
     """Returns the tag of a value and the plain data to encode in its place; None if its type is not in the
     table."""
     kind = type(value)
-    found = _BY_NAME.get(f"{kind.__module__.partition('.')[0]}.{kind.__qualname__}")  # some say pathlib._local
+    # some say pathlib._local
+    found = _BY_NAME.get(f"{kind.__module__.partition('.')[0]}.{kind.__qualname__}")
     if found is not None and (kind is type(...) or _std(found.name) is kind):
         return found.tag, found.plain(value)
     if isinstance(value, np.dtype):
         return "$dtype", _dtype_name(value)
-    if isinstance(value, type) and (value in np.sctypeDict.values() or issubclass(value, np.generic) and value.__module__ == "ml_dtypes"):
+    if isinstance(value, type) and (value in np.sctypeDict.values() or issubclass(value, np.generic)
+                                    and value.__module__ == "ml_dtypes"):
         return "$scalar", _dtype_name(np.dtype(value))
     torch = imported("torch")
     if torch is None or kind.__module__ != "torch":
         return None
     if kind is torch.Size:
         return "$size", list(value)
-    return ("$torch", str(value)) if isinstance(value, tuple(getattr(torch, name) for name in _TORCH)) else None
+    return ("$torch", str(value)) if isinstance(value, tuple(getattr(torch, name)
+                                                             for name in _TORCH)) else None
 
 
 def _dtype_name(dtype: np.dtype) -> str:
     name = str(dtype.str if dtype.isbuiltin in (0, 1) else dtype.name)
-    is_known = dtype.isbuiltin in (0, 1) or known_name(dtype) is not None  # where ml_dtypes is not imported, too
-    if dtype.fields is not None or dtype.subdtype is not None or dtype.metadata or not is_known or dtype_called(name) != dtype:
-        raise WrongType(f"numpy's dtype {dtype} cannot be stored: needed is one of numpy's, or of a tensor, without parts and metadata")
+    # where ml_dtypes is not imported, too
+    is_known = dtype.isbuiltin in (0, 1) or known_name(dtype) is not None
+    if (dtype.fields is not None or dtype.subdtype is not None or dtype.metadata or not is_known
+        or dtype_called(name) != dtype):
+        raise WrongType(f"numpy's dtype {dtype} cannot be stored: needed is one of numpy's, or of a tensor, "
+                        "without parts and metadata")
     return name
 
 

@@ -11,8 +11,8 @@
         if manager.should_save(step):
             manager.save_async(step, state)
 
-A leaf's name in the checkpoint is its path: "params/layers/0/kernel". `shardwise.jax.ocp` has Orbax's names, so that a
-job changes its imports alone.
+A leaf's name in the checkpoint is its path: "params/layers/0/kernel". `shardwise.jax.ocp` has Orbax's names,
+so that a job changes its imports alone.
 """
 
 from __future__ import annotations
@@ -34,16 +34,19 @@ from ._tiers import TieredManager as TieredManager
 
 _ocp = f"Orbax's names are those of {__name__}.ocp: from shardwise.jax import ocp"
 _refuse = names_of_others(__name__, {
-    **{name: f"ocp.{name}: {_ocp}" for name in ("CheckpointManagerOptions", "args", "StandardCheckpointer", "PyTreeCheckpointer")},
+    **{name: f"ocp.{name}: {_ocp}"
+       for name in ("CheckpointManagerOptions", "args", "StandardCheckpointer", "PyTreeCheckpointer")},
     **dict.fromkeys(("Checkpointer", "PyTreeCheckpointHandler"), f"ocp.PyTreeCheckpointer(): {_ocp}"),
     "StandardCheckpointHandler": f"ocp.StandardCheckpointer(): {_ocp}",
-    "AsyncCheckpointer": f"save_async(path, tree), or ocp.StandardCheckpointer(), whose saves go on in the background: {_ocp}",
-    "PLACEHOLDER": "a target without that name, and strict=False",
+    "AsyncCheckpointer": "save_async(path, tree), or ocp.StandardCheckpointer(), whose saves go on in the "
+                         f"background: {_ocp}", "PLACEHOLDER": "a target without that name, and strict=False",
     **dict.fromkeys(("RestoreArgs", "ArrayRestoreArgs"), "a target with the sharding wanted, leaf by leaf"),
     "from_stablehlo": "capture(step, *example), of the function that was lowered",
-    "restore": "load(path, target)", "async_save": "save_async(path, tree)", "save_pytree": "save(path, tree)",
-    "load_pytree": "load(path, target)", "save_pytree_async": "save_async(path, tree)", "restore_pytree": "load(path, target)",
-    "load_pytree_async": "load(path, target)", "save_checkpoint": "save(path, tree)", "restore_checkpoint": "load(path, target)",
+    "restore": "load(path, target)", "async_save": "save_async(path, tree)",
+    "save_pytree": "save(path, tree)", "load_pytree": "load(path, target)",
+    "save_pytree_async": "save_async(path, tree)", "restore_pytree": "load(path, target)",
+    "load_pytree_async": "load(path, target)", "save_checkpoint": "save(path, tree)",
+    "restore_checkpoint": "load(path, target)",
     "metadata": "shardwise.info(path)", "latest_step": "CheckpointManager(root).latest_step()"})
 
 if not TYPE_CHECKING:  # for a type checker a name that is not there is an error

@@ -1,4 +1,5 @@
-"""JAX's devices and shardings as the core reads them: which process writes what follows from device numbers alone."""
+"""JAX's devices and shardings as the core reads them: which process writes what follows from device numbers
+alone."""
 
 from __future__ import annotations
 
@@ -23,7 +24,8 @@ class Numbering:
 
     @staticmethod
     def of_job() -> Numbering:
-        """JAX's ids if each process has a range of its own, else (hosts of a TPU pod) as they come, by process."""
+        """JAX's ids if each process has a range of its own, else (hosts of a TPU pod) as they come, by
+        process."""
         return _numbering(jax.process_count(), tuple(jax.devices()))
 
     def even(self) -> Numbering:
@@ -34,7 +36,8 @@ class Numbering:
             by_process.setdefault(device.process_index, []).append(device)
         each = max(map(len, by_process.values()))
         return Numbering(tuple(each * process for process in range(len(self.starts))),
-                         {device: each * process + at for process, of_one in by_process.items() for at, device in enumerate(of_one)})
+                         {device: each * process + at for process, of_one in by_process.items()
+                          for at, device in enumerate(of_one)})
 
     def renumbered(self, other: Numbering, mesh: str) -> str:
         """A mesh of these numbers in those of another numbering."""

@@ -45,46 +45,50 @@ ANY = _Any()
 
 
 #: What others call it.
-_OTHER_NAMES = {
-    "shardings": "a target whose leaves are shardings, or jax.ShapeDtypeStruct with them", "sharding": "a target whose leaves are shardings",
-    "abstract_state": "target=", "abstract_pytree": "target=", "item": "target=", "like": "target=", "template": "target=",
-    "dtype": "cast=", "partial": "strict=False", "partial_restore": "strict=False", "restore_args": "a target with the sharding wanted"}
+_OTHER_NAMES = {"shardings": "a target whose leaves are shardings, or jax.ShapeDtypeStruct with them",
+                "sharding": "a target whose leaves are shardings", "abstract_state": "target=",
+                "abstract_pytree": "target=", "item": "target=", "like": "target=", "template": "target=",
+                "dtype": "cast=", "partial": "strict=False", "partial_restore": "strict=False",
+                "restore_args": "a target with the sharding wanted"}
 
 
 @options_of_others(_OTHER_NAMES)
 def load(path: Path, target: Any = None, *, strict: bool = True, names: str | Iterable[str] | None = None,
-         rename: Rename | None = None, cast: Cast | None = None, transpose: Transpose | None = None, split: Split | None = None,
-         join: Join | None = None, skip_mismatched: bool = False, resize: Resize | Extents | None = None, threads: int = 0,
-         memory: int = MEMORY) -> Any:
-    """The tree of a checkpoint. Without a target: arrays of numpy's (of PRNG keys their data), objects as they were
-    saved; dict, list, tuple and None as they were, named tuples if their module is imported, else dicts of fields;
-    of other classes dicts. Needs no devices. A checkpoint that was saved without a tree is a dict of names.
+         rename: Rename | None = None, cast: Cast | None = None, transpose: Transpose | None = None,
+         split: Split | None = None, join: Join | None = None, skip_mismatched: bool = False,
+         resize: Resize | Extents | None = None, threads: int = 0, memory: int = MEMORY) -> Any:
+    """The tree of a checkpoint. Without a target: arrays of numpy's (of PRNG keys their data), objects as
+    they were saved; dict, list, tuple and None as they were, named tuples if their module is imported, else
+    dicts of fields; of other classes dicts. Needs no devices. A checkpoint that was saved without a tree is a
+    dict of names.
 
     With a target: a tree of the same names, whose leaves say how each is loaded: jax.ShapeDtypeStruct with a
-    sharding, or jax.Array, on whose sharding it comes (without one: on the default device); a jax.sharding.Sharding, for
-    whatever shape and dtype there is; numpy.ndarray, for an array on the host; ANY; a Python object, for one of its type;
-    a loader, or another object with state_dict() and load_state_dict(), which is given its state.
-    A number of Python's and an array without dims stand for each other if the kind is the same and the value exact.
-    None is filled with all that is stored under its name. A process reads what its own devices hold, each box once.
-    strict=False: names that the target lacks are left out, and leaves of the target that the checkpoint lacks stay as they are,
-    with a warning, if they have a value (a jax.ShapeDtypeStruct has none); a load that finds no name is an error.
-    names: patterns of the names to load, "params/*", as if nothing else was stored. rename: new names of
-    stored arrays, by patterns, {"params/*": "*"}. Without a target the tree is then a dict of names. cast:
-    dtypes that stored arrays are cast to, "bf16" for all floats, or by patterns of the stored names.
-    transpose, split and join are those of shardwise.open(); a split or join makes the tree a dict of names,
-    too. skip_mismatched=True: an array in the target whose stored shape differs stays. resize: arrays that
-    have grown or shrunk, by patterns of their names, {"*/embedding": "pad"}: "pad" fills the beginning of a
-    larger array, and the rest is as in the target; "slice" takes the beginning of the stored array. Without a
-    target it says extents, as that of shardwise.open(): "pad:50304,-".
+    sharding, or jax.Array, on whose sharding it comes (without one: on the default device); a
+    jax.sharding.Sharding, for whatever shape and dtype there is; numpy.ndarray, for an array on the host;
+    ANY; a Python object, for one of its type; a loader, or another object with state_dict() and
+    load_state_dict(), which is given its state. A number of Python's and an array without dims stand for each
+    other if the kind is the same and the value exact. None is filled with all that is stored under its name.
+    A process reads what its own devices hold, each box once. strict=False: names that the target lacks are
+    left out, and leaves of the target that the checkpoint lacks stay as they are, with a warning, if they
+    have a value (a jax.ShapeDtypeStruct has none); a load that finds no name is an error. names: patterns of
+    the names to load, "params/*", as if nothing else was stored. rename: new names of stored arrays, by
+    patterns, {"params/*": "*"}. Without a target the tree is then a dict of names. cast: dtypes that stored
+    arrays are cast to, "bf16" for all floats, or by patterns of the stored names. transpose, split and join
+    are those of shardwise.open(); a split or join makes the tree a dict of names, too. skip_mismatched=True:
+    an array in the target whose stored shape differs stays. resize: arrays that have grown or shrunk, by
+    patterns of their names, {"*/embedding": "pad"}: "pad" fills the beginning of a larger array, and the rest
+    is as in the target; "slice" takes the beginning of the stored array. Without a target it says extents, as
+    that of shardwise.open(): "pad:50304,-".
 
-    Raises one InvalidArgument naming all that does not fit, before anything is read: names, shapes, dtypes (nothing else
-    is cast), shapes that a sharding does not divide; also a target without leaves, with strict=False, too. NotFound,
-    Corrupt.
+    Raises one InvalidArgument naming all that does not fit, before anything is read: names, shapes, dtypes
+    (nothing else is cast), shapes that a sharding does not divide; also a target without leaves, with
+    strict=False, too. NotFound, Corrupt.
     """
     if target is None:
         check_extents(f"load {path}", skip_mismatched, resize)
-    with Checkpoint(path, threads=threads, memory=memory, names=names, rename=rename, cast=cast, transpose=transpose, split=split,
-                    join=join, resize=resize if target is None else None) as checkpoint:
+    with (Checkpoint(path, threads=threads, memory=memory, names=names, rename=rename, cast=cast,
+                     transpose=transpose, split=split,
+                     join=join, resize=resize if target is None else None) as checkpoint):
         shapes: Any = None if target is None else resize
         return restore(checkpoint, target, strict=strict, skip_mismatched=skip_mismatched, resize=shapes)
 
@@ -118,7 +122,8 @@ class Planned:
     def boxes(self) -> list[tuple[int, tuple[int, ...], tuple[int, ...]]]:
         """Returns the boxes that will be read: the number of the tensor, the begin of the box, and its
         shape."""
-        return [(reading.number, begin, shape) for reading in self.readings.values() for begin, shape in reading.boxes]
+        return [(reading.number, begin, shape) for reading in self.readings.values()
+                for begin, shape in reading.boxes]
 
 
 def planned(checkpoint: Checkpoint, target: Any = None, prefix: _tree.Parts = (), *, strict: bool = True,
@@ -131,27 +136,29 @@ def planned(checkpoint: Checkpoint, target: Any = None, prefix: _tree.Parts = ()
     resizing = Resizing(resize)
     if target is None:
         names = dict(_tree.leaves_of(node))
-        return Planned({name: reading_of(checkpoint, name, None, key, resizing) for name, key in names.items()},
-                       lambda values: _tree.build(node, values.__getitem__))
+        return Planned({name: reading_of(checkpoint, name, None, key, resizing)
+                        for name, key in names.items()}, lambda values: _tree.build(node, values.__getitem__))
     return _Restore(checkpoint, node, prefix, target, skip_mismatched, resizing).planned(strict)
 
 
 class _Restore:
     """A tree onto a target."""
 
-    def __init__(self, checkpoint: Checkpoint, node: Any, prefix: _tree.Parts, target: Any, skip_mismatched: bool,
-                 resizing: Resizing) -> None:
+    def __init__(self, checkpoint: Checkpoint, node: Any, prefix: _tree.Parts, target: Any,
+                 skip_mismatched: bool, resizing: Resizing) -> None:
         self._checkpoint, self._node, self._prefix, self._target = checkpoint, node, prefix, target
         self._skip_mismatched, self._resizing = skip_mismatched, resizing
         self._there = dict(_tree.leaves_of(node))
         # shardwise.torch and shardwise join the keys of a path by a dot.
-        self._paths = {} if has_tree(checkpoint) else {tuple(map(str, path)): name for name, path in checkpoint.paths.items()}
+        self._paths = {} if has_tree(checkpoint) else {tuple(map(str, path)): name
+                                                       for name, path in checkpoint.paths.items()}
         self._readings: dict[str, Reading] = {}
         self._wrong: list[str] = []
 
     def planned(self, strict: bool) -> Planned:
         check_places(self._target)
-        wanted, treedef = jax.tree_util.tree_flatten_with_path(self._target, is_leaf=lambda leaf: leaf is None)
+        wanted, treedef = jax.tree_util.tree_flatten_with_path(self._target,
+                                                               is_leaf=lambda leaf: leaf is None)
         unflatten: Callable[[list[Any]], Any] = treedef.unflatten  # type: ignore[attr-defined]
         builders: list[Callable[[dict[str, Any]], Any]] = []
         asked: set[str] = set()
@@ -163,7 +170,8 @@ class _Restore:
                 name = self._paths.get((*self._prefix, *parts), name)
             if want is None:
                 if name not in self._there and not self._is_there(parts):
-                    builders.append(functools.partial(_own, None))  # None, as of an optimizer's state, is no leaf
+                    # None, as of an optimizer's state, is no leaf
+                    builders.append(functools.partial(_own, None))
                     continue
                 want = ANY
             if name in asked:
@@ -184,25 +192,28 @@ class _Restore:
                 self._add(name, want)
                 builders.append(operator.itemgetter(name))
         if strict:
-            left = [f"{name!r} is in the checkpoint, not in the target" for name in self._there if name not in asked]
+            left = [f"{name!r} is in the checkpoint, not in the target"
+                    for name in self._there if name not in asked]
             self._wrong += left[:-1] + [f"{one}: strict=False leaves such names out" for one in left[-1:]]
         self._wrong += self._resizing.faults()
         if self._there and not asked:
             self._wrong += [self._absent(name) for name in missing] or [
                 "the target is empty, needed is at least one of the checkpoint's names"]
         if self._wrong:
-            few = "; ".join(self._wrong[:50]) + (f"; and {len(self._wrong) - 50} more" if len(self._wrong) > 50 else "")
+            few = "; ".join(self._wrong[:50]) + (f"; and {len(self._wrong) - 50} more"
+                                                 if len(self._wrong) > 50 else "")
             few += moved(missing or sorted(asked - self._there.keys()), self._there.keys() - asked, "/")
             raise InvalidArgument(f"restore {self._checkpoint.path}: {len(self._wrong)} of "
                                   f"{len(asked | self._there.keys())} leaves do not fit: {few}")
         if missing:
-            log.warning("restore %s: %d leaves of the target are not in the checkpoint, and stay as they are: %s",
-                        self._checkpoint.path, len(missing), ", ".join(missing[:50]))
+            log.warning("restore %s: %d leaves of the target are not in the checkpoint, and stay as they "
+                        "are: %s", self._checkpoint.path, len(missing), ", ".join(missing[:50]))
         return Planned(self._readings, lambda values: unflatten([build(values) for build in builders]))
 
     def _has_other_shape(self, name: str, want: Any) -> bool:
-        return (name in self._checkpoint and isinstance(want, (jax.Array, np.ndarray)) and not self._there.get(name)
-                and want.dtype == self._checkpoint[name].dtype and tuple(want.shape) != self._checkpoint[name].shape
+        return (name in self._checkpoint and isinstance(want, (jax.Array, np.ndarray))
+                and not self._there.get(name) and want.dtype == self._checkpoint[name].dtype
+                and tuple(want.shape) != self._checkpoint[name].shape
                 and not self._resizing.allows(name, self._checkpoint[name].shape, tuple(want.shape)))
 
     def _absent(self, name: str) -> str:
@@ -216,8 +227,8 @@ class _Restore:
             self._wrong.append(self._absent(name))
             return
         try:
-            self._readings[name] = reading_of(self._checkpoint, name, None if want is ANY else want, self._there[name],
-                                              self._resizing)
+            self._readings[name] = reading_of(self._checkpoint, name, None if want is ANY else want,
+                                              self._there[name], self._resizing)
         except Refused as error:
             self._wrong.append(f"{name!r} {error}")
 
@@ -234,7 +245,8 @@ class _Restore:
             return lambda values: _tree.build(node, values.__getitem__)
         paths, depth = self._checkpoint.paths, len(self._prefix) + len(parts)
         kinds = _nested.decoded_kinds(self._checkpoint.document)
-        return lambda values: _nested.build({paths[below][depth:]: values[below] for below in stored}, kinds, paths[stored[0]][:depth])
+        return lambda values: _nested.build({paths[below][depth:]: values[below] for below in stored}, kinds,
+                                            paths[stored[0]][:depth])
 
     def _stored_below(self, parts: _tree.Parts) -> list[str]:
         whole = (*self._prefix, *parts)

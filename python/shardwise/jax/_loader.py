@@ -16,8 +16,8 @@ from .._sharding import Mesh, Sharding
 
 
 class Batch(dict[str, Any]):
-    """A dict of global jax.Arrays by field, and `index`, `epoch`, `valid_rows`, `mask` (bool [batch]) and `weights` (f32
-    [batch])."""
+    """A dict of global jax.Arrays by field, and `index`, `epoch`, `valid_rows`, `mask` (bool [batch]) and
+    `weights` (f32 [batch])."""
 
     index: int
     epoch: int
@@ -27,11 +27,11 @@ class Batch(dict[str, Any]):
 
 
 def _warn_of_narrowing(dtypes: Mapping[str, Any]) -> None:
-    narrowed = [f"{name!r} ({dtype} to {jax.dtypes.canonicalize_dtype(dtype)})" for name, dtype in dtypes.items()
-                if jax.dtypes.canonicalize_dtype(dtype) != dtype]
+    narrowed = [f"{name!r} ({dtype} to {jax.dtypes.canonicalize_dtype(dtype)})"
+                for name, dtype in dtypes.items() if jax.dtypes.canonicalize_dtype(dtype) != dtype]
     if narrowed:
-        warn(f"loader: JAX makes {', '.join(narrowed)} narrower, as jax_enable_x64 is off: enable it, or say so "
-          "by the source's cast()")
+        warn(f"loader: JAX makes {', '.join(narrowed)} narrower, as jax_enable_x64 is off: enable it, "
+             "or say so by the source's cast()")
 
 
 class Loader(_loader.Loader):
@@ -43,8 +43,9 @@ class Loader(_loader.Loader):
         for batch in loader:
             params = step(params, batch["image"], batch["label"])
 
-    sharding: a NamedSharding by field, or one whose spec has one entry, which cuts the batch dim of all fields. Sizes
-    must divide, as JAX wants it. The rest as shardwise.Loader. Warns of fields of 64 bits that JAX makes narrower.
+    sharding: a NamedSharding by field, or one whose spec has one entry, which cuts the batch dim of all
+    fields. Sizes must divide, as JAX wants it. The rest as shardwise.Loader. Warns of fields of 64 bits that
+    JAX makes narrower.
     """
 
     @options_of_others({**OTHER_OPTIONS, **dict.fromkeys(("shardings", "fields"), "sharding=")}, "Loader")
@@ -58,8 +59,8 @@ class Loader(_loader.Loader):
             found = found.map(options.pop("transform"))
         if not isinstance(sharding, Mapping):
             if len(sharding.spec) > 1:
-                raise InvalidArgument(f"loader: {sharding.spec} for all fields, needed is one entry, of the batch dim; else a "
-                                      "sharding by field")
+                raise InvalidArgument(f"loader: {sharding.spec} for all fields, needed is one entry, "
+                                      "of the batch dim; else a sharding by field")
             sharding = dict.fromkeys(found.fields, sharding)
         if not sharding:
             raise InvalidArgument("loader: got no field, needed is at least one")
@@ -71,7 +72,8 @@ class Loader(_loader.Loader):
         ours = {name: Sharding.from_jax(s, ranks[name]) for name, s in self._jax.items()}
         self._devices = {d.id: d for d in mesh.devices.flat}
         local = [d.id for d in mesh.devices.flat if d.process_index == jax.process_index()]
-        super().__init__(found, ours, batch_size=batch_size, mesh=Mesh.from_jax(mesh), devices=local, **options)
+        super().__init__(found, ours, batch_size=batch_size, mesh=Mesh.from_jax(mesh), devices=local,
+                         **options)
         first = next(iter(self._jax.values()))
         spec: Any = jax.sharding.PartitionSpec
         self._of_rows = jax.sharding.NamedSharding(mesh, spec(first.spec[0] if len(first.spec) else None))

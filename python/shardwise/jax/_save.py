@@ -23,30 +23,33 @@ from ._snapshot import Snapshot, common, snapshot
 Write = Callable[[Progress], SaveStats]
 
 
-def save(path: Path, tree: Any, *, user: Any = None, codec: Codec = "zstd", existing: Existing = "fail", threads: int = 0,
+def save(path: Path, tree: Any, *, user: Any = None, codec: Codec = "zstd",
+         existing: Existing = "fail", threads: int = 0,
          memory: int = MEMORY, progress: Progress = None, deadline: float = DEADLINE) -> SaveStats:
-    """Saves a pytree as the checkpoint `path`, a directory of any name. All processes of the job call it together.
+    """Saves a pytree as the checkpoint `path`, a directory of any name. All processes of the job call it
+    together.
 
-    Leaves may be JAX's arrays of any sharding, typed PRNG keys, numpy's arrays and scalars, and None, bool, int, float,
-    complex, str, bytes; loaders and other objects with state_dict() and load_state_dict(), by their state. What each process has for itself (numpy, objects, arrays on local devices) must be the same for
-    all. So must path, user, codec, existing, and the order of saves. Nothing is at `path` until every byte is on the
-    disk. Options as those of shardwise.save(); `deadline`: seconds that a process waits for the others; progress: of what
-    this process writes.
+    Leaves may be JAX's arrays of any sharding, typed PRNG keys, numpy's arrays and scalars, and None, bool,
+    int, float, complex, str, bytes; loaders and other objects with state_dict() and load_state_dict(), by
+    their state. What each process has for itself (numpy, objects, arrays on local devices) must be the same
+    for all. So must path, user, codec, existing, and the order of saves. Nothing is at `path` until every
+    byte is on the disk. Options as those of shardwise.save(); `deadline`: seconds that a process waits for
+    the others; progress: of what this process writes.
 
-    Raises InvalidArgument (two leaves of one name, values that differ between processes), TypeError and Unsupported
-    naming all leaves that cannot be stored, AlreadyExists, IOFailed, GroupError. What fails on one process is raised on
-    all.
+    Raises InvalidArgument (two leaves of one name, values that differ between processes), TypeError and
+    Unsupported naming all leaves that cannot be stored, AlreadyExists, IOFailed, GroupError. What fails on
+    one process is raised on all.
     """
-    return prepare(path, tree, from_jax(), copy=False, user=user, codec=codec, existing=existing, threads=threads,
-                   memory=memory, deadline=deadline).write(progress)
+    return prepare(path, tree, from_jax(), copy=False, user=user, codec=codec, existing=existing,
+                   threads=threads, memory=memory, deadline=deadline).write(progress)
 
 
 def save_async(path: Path, tree: Any, *, user: Any = None, codec: Codec = "zstd", existing: Existing = "fail",
                threads: int = 0, memory: int = MEMORY, deadline: float = DEADLINE) -> PendingSave:
-    """As save(), but returns when the values are held: JAX's arrays may be donated, numpy's changed. Its result() waits
-    for the commit and raises what went wrong."""
-    prepared = prepare(path, tree, from_jax(), copy=True, user=user, codec=codec, existing=existing, threads=threads,
-                       memory=memory, deadline=deadline)
+    """As save(), but returns when the values are held: JAX's arrays may be donated, numpy's changed. Its
+    result() waits for the commit and raises what went wrong."""
+    prepared = prepare(path, tree, from_jax(), copy=True, user=user, codec=codec, existing=existing,
+                       threads=threads, memory=memory, deadline=deadline)
     pending = prepared.start(None, prepared.write, f"save {path}")
     if prepared.failed is not None:
         raise prepared.failed  # the other processes hear of it on the thread
@@ -61,8 +64,10 @@ class Prepared:
     write: Write
     failed: BaseException | None  #: why this process cannot take part: `write` raises it on all
 
-    def start(self, step: int | None, run: Callable[[Progress], SaveStats | None], what: str = "") -> PendingSave:
-        """run(), which calls write(), on a thread. If that cannot be started, the other processes are told."""
+    def start(self, step: int | None, run: Callable[[Progress], SaveStats | None],
+              what: str = "") -> PendingSave:
+        """run(), which calls write(), on a thread. If that cannot be started, the other processes are
+        told."""
         try:
             return PendingSave(step, run, what)
         except BaseException as error:

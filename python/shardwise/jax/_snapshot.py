@@ -68,15 +68,17 @@ class Snapshot:
                 how = {"mesh": mesh_of(leaf.mesh), "spec": leaf.spec, "policy": "ceil"}
             elif leaf.name not in replicated and (jax.process_count() > 1 or len(leaf.parts) > 1):
                 how = {"listed": True}
-            sources.add(leaf.name, leaf.dtype, leaf.shape, zip(leaf.begins, map(np.asarray, leaf.parts)), **how)
+            sources.add(leaf.name, leaf.dtype, leaf.shape, zip(leaf.begins, map(np.asarray, leaf.parts)),
+                        **how)
         return Plan(sources, self.objects, self.aliases, {"kind": "pytree", "root": self.tree})
 
     def describe(self) -> bytes:
         """Returns, for the other processes, the containers; and for each leaf its name, its type, its
         sharding, and a digest if it is local: this process holds all of it."""
-        rows = [[leaf.name, f"{leaf.dtype} {list(leaf.shape)}", f"{leaf.spec} on {leaf.mesh}" if leaf.mesh else "",
-                 leaf.digest() if leaf.is_local else ""] for leaf in self.leaves]
-        rows += [[name, "an object", "", json.dumps(value, sort_keys=True)] for name, value in self.objects.items()]
+        rows = [[leaf.name, f"{leaf.dtype} {list(leaf.shape)}", f"{leaf.spec} on {leaf.mesh}" if leaf.mesh
+                 else "", leaf.digest() if leaf.is_local else ""] for leaf in self.leaves]
+        rows += [[name, "an object", "", json.dumps(value, sort_keys=True)]
+                 for name, value in self.objects.items()]
         return zlib.compress(json.dumps([_tree.kinds(self.tree), rows]).encode(), 1)
 
 
@@ -96,10 +98,11 @@ def common(described: list[bytes]) -> bytes:
                 without = rows.index(None)
                 wrong.append(f"process {without} has no {name!r}, as others have")
             elif row[0] != first[0] or not own and row[1] != first[1]:
-                wrong.append(f"{name!r} is {' '.join(first[:2]).strip()} for process 0, {' '.join(row[:2]).strip()} "
-                             f"for process {rank}")
+                wrong.append(f"{name!r} is {' '.join(first[:2]).strip()} for process 0, "
+                             f"{' '.join(row[:2]).strip()} for process {rank}")
             elif own and row[2] != first[2]:
-                wrong.append(f"{name!r}, which each process has for itself, differs between process 0 and process {rank}")
+                wrong.append(f"{name!r}, which each process has for itself, "
+                             f"differs between process 0 and process {rank}")
             else:
                 continue
             break
@@ -110,14 +113,15 @@ def common(described: list[bytes]) -> bytes:
               if kinds.get(place, first) != first]
     if wrong:
         more = f"; and {len(wrong) - 20} more" if len(wrong) > 20 else ""
-        raise InvalidArgument(f"{len(wrong)} values are not the same for all processes: {'; '.join(wrong[:20])}{more}")
+        raise InvalidArgument(f"{len(wrong)} values are not the same for all processes: "
+                              f"{'; '.join(wrong[:20])}{more}")
     return json.dumps(same).encode()
 
 
 def snapshot(tree: Any, *, copy: bool) -> Snapshot:
-    """The tree as it is now: JAX's arrays by views on their memory, which JAX then does not donate, or by copies to the
-    host. copy: numpy's arrays, too, are copied, as they can change. Raises InvalidArgument, and one TypeError (one
-    Unsupported, if dtypes alone are wrong) naming all leaves that cannot be stored."""
+    """The tree as it is now: JAX's arrays by views on their memory, which JAX then does not donate, or by
+    copies to the host. copy: numpy's arrays, too, are copied, as they can change. Raises InvalidArgument, and
+    one TypeError (one Unsupported, if dtypes alone are wrong) naming all leaves that cannot be stored."""
     leaves, node = _tree.flatten(tree)
     cuts = _Cuts()
     result = Snapshot(tree=node)
@@ -128,7 +132,8 @@ def snapshot(tree: Any, *, copy: bool) -> Snapshot:
     for name, leaf in leaves.items():
         try:
             if not is_array(leaf):
-                value = leaf.state_dict() if _tree.is_stateful(leaf) else leaf.value if isinstance(leaf, _tree.Json) else leaf
+                value = (leaf.state_dict() if _tree.is_stateful(leaf)
+                         else leaf.value if isinstance(leaf, _tree.Json) else leaf)
                 result.objects[name] = _objects.encode(value)
             elif id(leaf) in seen and jax.process_count() == 1:
                 result.aliases[name] = seen[id(leaf)]
@@ -142,7 +147,8 @@ def snapshot(tree: Any, *, copy: bool) -> Snapshot:
                 seen[id(leaf)] = name
         except (TypeError, Error) as error:
             only_dtypes = only_dtypes and isinstance(error, Unsupported)
-            node = ("; a dataclass that holds JAX's arrays is taken apart if jax.tree_util.register_dataclass() has been told of it"
+            node = ("; a dataclass that holds JAX's arrays is taken apart if "
+                    "jax.tree_util.register_dataclass() has been told of it"
                     if dataclasses.is_dataclass(leaf) else "")
             wrong.append((str(error) if repr(name) in str(error) else f"{name!r}: {error}") + node)
     if wrong:
@@ -176,7 +182,8 @@ class _Cut:
     def parts(self, array: jax.Array) -> list[Any]:
         if 0 in array.shape:
             return [np.empty(array.shape, array.dtype)]
-        # addressable_data() gives them, too, but asks the sharding each time: a quarter of what save_async() blocks.
+        # addressable_data() gives them, too, but asks the sharding each time: a quarter of what save_async()
+        # blocks.
         held: Any = getattr(array, "_arrays", None)
         shards = [array.addressable_data(number) if held is None else held[number] for number in self.numbers]
         try:

@@ -54,7 +54,8 @@ def reading_of(checkpoint: Checkpoint, name: str, want: Any, key: str, resizing:
     if key or _tree.is_key(want):
         _check_key(tensor, want, key)
         return _key(tensor, tuple(want.shape), _sharding(want), key)
-    if want.dtype == tensor.dtype and tuple(want.shape) != tensor.shape and resizing.allows(name, tensor.shape, tuple(want.shape)):
+    if want.dtype == tensor.dtype and tuple(want.shape) != tensor.shape and resizing.allows(
+            name, tensor.shape, tuple(want.shape)):
         return _resized(tensor, want)
     if tuple(want.shape) != tensor.shape or want.dtype != tensor.dtype:
         raise Refused(f"is {_kind(tensor, key)}, the target {want.dtype} {list(want.shape)}")
@@ -152,12 +153,13 @@ def _resized(tensor: Tensor, want: Any) -> Reading:
     stored = tensor.shape
     tensor = copy.copy(tensor)
     tensor.shape = tuple(want.shape)
-    reading = _on_host(tensor, lambda array: array) if isinstance(want, np.ndarray) else _on_devices(tensor, _sharding(want))
+    reading = _on_host(tensor, lambda array: array) if isinstance(want, np.ndarray) else _on_devices(
+        tensor, _sharding(want))
     if all(here <= there for here, there in zip(tensor.shape, stored)):
         return reading
     if not isinstance(want, (np.ndarray, jax.Array)):
-        raise Refused(f"is {list(stored)}, the target {list(tensor.shape)}, and a {type(want).__name__} has no elements that could "
-                      f"pad it: needed is an array")
+        raise Refused(f"is {list(stored)}, the target {list(tensor.shape)}, "
+                      f"and a {type(want).__name__} has no elements that could pad it: needed is an array")
     held = {box: _common(box, stored) for box in reading.boxes}
     own = ({reading.boxes[0]: want} if isinstance(want, np.ndarray)
            else {_box(shard.index, tensor.shape): shard.data for shard in want.addressable_shards})
@@ -206,7 +208,8 @@ def _check_key(tensor: Tensor, want: Any, key: str) -> None:
 
 
 def _key(tensor: Tensor, shape: tuple[int, ...], sharding: Any, key: str) -> Reading:
-    """Keys have no memory of their own that could be filled: their data is put on devices, cut as they are."""
+    """Keys have no memory of their own that could be filled: their data is put on devices, cut as they
+    are."""
     data_sharding = sharding
     if isinstance(sharding, NamedSharding):
         entries = [*sharding.spec, *[None] * (tensor.ndim - len(sharding.spec))]

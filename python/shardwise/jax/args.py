@@ -28,7 +28,8 @@ class StandardRestore:
 
 @dataclass
 class JsonSave:
-    """One Python object: None, bool, int, float, str, bytes, and list, tuple, dict and set of them. Restored exactly."""
+    """One Python object: None, bool, int, float, str, bytes, and list, tuple, dict and set of them. Restored
+    exactly."""
 
     item: Any
 
@@ -42,8 +43,8 @@ class JsonRestore:
 
 @jax.tree_util.register_pytree_with_keys_class
 class Composite(Mapping[str, Any]):
-    """Several items of one checkpoint, committed together: Composite(state=StandardSave(tree), loader=JsonSave(d)). Of a
-    restore: the same names, and the values."""
+    """Several items of one checkpoint, committed together: Composite(state=StandardSave(tree),
+    loader=JsonSave(d)). Of a restore: the same names, and the values."""
 
     def __init__(self, **items: Any) -> None:
         self._items = items
@@ -64,7 +65,8 @@ class Composite(Mapping[str, Any]):
             raise AttributeError(f"there is no item {name!r}") from None
 
     def tree_flatten_with_keys(self) -> tuple[list[tuple[Any, Any]], tuple[str, ...]]:
-        return [(jax.tree_util.DictKey(name), value) for name, value in self._items.items()], tuple(self._items)
+        return [(jax.tree_util.DictKey(name),
+                 value) for name, value in self._items.items()], tuple(self._items)
 
     @classmethod
     def tree_unflatten(cls, names: tuple[str, ...], values: Iterable[Any]) -> Composite:
@@ -78,13 +80,16 @@ SaveArgs = StandardSave | JsonSave | Composite
 RestoreArgs = StandardRestore | JsonRestore | Composite
 
 
-_ELSEWHERE = {"PyTreeSave": "StandardSave", "PyTreeRestore": "StandardRestore, whose target says the shardings, with strict=False for partial_restore=True", "ArraySave": "StandardSave",
-              "ArrayRestore": "StandardRestore", "JaxRandomKeySave": "StandardSave, which takes keys", "JaxRandomKeyRestore": "StandardRestore",
+_ELSEWHERE = {"PyTreeSave": "StandardSave", "PyTreeRestore": "StandardRestore, whose target says the "
+              "shardings, with strict=False for partial_restore=True", "ArraySave": "StandardSave",
+              "ArrayRestore": "StandardRestore", "JaxRandomKeySave": "StandardSave, which takes keys",
+              "JaxRandomKeyRestore": "StandardRestore",
               "NumpyRandomKeySave": "JsonSave", "ProtoSave": "JsonSave of the message's dict"}
 
 if not TYPE_CHECKING:  # for a type checker a name that is not there is an error
     def __getattr__(name: str) -> Any:
-        raise AttributeError(f"ocp.args has no {name!r}: needed is "
-                             f"{_ELSEWHERE.get(name, 'StandardSave, JsonSave or Composite, or what restores these')}")
+        raise AttributeError(
+            f"ocp.args has no {name!r}: needed is "
+            f"{_ELSEWHERE.get(name, 'StandardSave, JsonSave or Composite, or what restores these')}")
 
 check_calls(__name__)

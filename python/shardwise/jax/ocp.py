@@ -11,7 +11,8 @@
         checkpointer.save("final", state)
         state = checkpointer.restore("final", abstract_state)
 
-All of it is done by a shardwise.jax.CheckpointManager, save_async() and load(): these are translations of words, with no rules of their own.
+All of it is done by a shardwise.jax.CheckpointManager, save_async() and load(): these are translations of
+words, with no rules of their own.
 """
 
 from __future__ import annotations
@@ -49,7 +50,8 @@ _NOT_HERE = {
     "save_on_steps": _IN_THE_LOOP, "should_save_fn": _IN_THE_LOOP,
     "save_decision_policy": "save_interval_steps=, and save_interval= and preemption_signals= of the manager",
     "preservation_policy": "max_to_keep=, keep_period=, keep_time_interval= and best_fn=",
-    "keep_checkpoints_without_metrics": "manager.pin(step, name)", "enable_async_checkpointing": "manager.wait_until_finished()",
+    "keep_checkpoints_without_metrics": "manager.pin(step, name)",
+    "enable_async_checkpointing": "manager.wait_until_finished()",
 }
 
 # Names of Orbax's that users reach for, and what does the same here.
@@ -75,34 +77,38 @@ _ELSEWHERE = {
 
 if not TYPE_CHECKING:  # for a type checker a name that is not there is an error
     def __getattr__(name: str) -> Any:
-        raise AttributeError(f"shardwise.jax.ocp has no {name!r}: needed is "
-                             f"{_ELSEWHERE.get(name, 'a CheckpointManager with args, or shardwise.jax.save() and load()')}")
+        raise AttributeError(
+            f"shardwise.jax.ocp has no {name!r}: needed is "
+            f"{_ELSEWHERE.get(name, 'a CheckpointManager with args, or shardwise.jax.save() and load()')}")
 
 
 class CheckpointManagerOptions:
-    """Which policies of shardwise.jax.CheckpointManager Orbax's stand for: save_interval_steps is save_every; max_to_keep is
-    keep_last, or with best_fn, a number made of the metrics, the n of best=; keep_period is keep_every, keep_time_interval
-    keep_interval. A step without metrics is not one of the best. The newest step always stays. create=False: NotFound if the
-    directory is not there. read_only: save() saves nothing."""
+    """Which policies of shardwise.jax.CheckpointManager Orbax's stand for: save_interval_steps is save_every;
+    max_to_keep is keep_last, or with best_fn, a number made of the metrics, the n of best=; keep_period is
+    keep_every, keep_time_interval keep_interval. A step without metrics is not one of the best. The newest
+    step always stays. create=False: NotFound if the directory is not there. read_only: save() saves
+    nothing."""
 
     def __init__(self, save_interval_steps: int = 1, max_to_keep: int | None = None,
                  keep_time_interval: datetime.timedelta | None = None, keep_period: int | None = None,
-                 best_fn: Callable[[Any], float] | None = None, best_mode: str = "max", *, create: bool = True,
-                 read_only: bool = False, **others: Any) -> None:
+                 best_fn: Callable[[Any], float] | None = None, best_mode: str = "max", *,
+                 create: bool = True, read_only: bool = False, **others: Any) -> None:
         for name in others:
             raise InvalidArgument(f"CheckpointManagerOptions: there is no {name!r}" + (
                 f", needed is {_NOT_HERE[name]}" if name in _NOT_HERE else ""))
         check_choice("best_mode", best_mode, ("min", "max"))
-        for name, value in (("save_interval_steps", save_interval_steps), ("keep_period", keep_period), ("max_to_keep", max_to_keep)):
+        for name, value in (("save_interval_steps", save_interval_steps), ("keep_period", keep_period),
+                            ("max_to_keep", max_to_keep)):
             if value is not None and (not isinstance(value, int) or value < 1):
-                raise InvalidArgument(f"CheckpointManagerOptions: {name} is {value}, needed is an integer, 1 or more")
+                raise InvalidArgument(f"CheckpointManagerOptions: {name} is {value}, needed is an integer, "
+                                      "1 or more")
         self.best_fn, self.create, self.read_only = best_fn, create, read_only
         self.policies: dict[str, Any] = {"save_every": save_interval_steps}
         if best_fn is not None:
             self.policies["best"] = (_BEST, best_mode, _ALL if max_to_keep is None else max_to_keep)
         if max_to_keep is not None:
-            self.policies |= {"keep_every": keep_period or 0,
-                              "keep_interval": 0 if keep_time_interval is None else keep_time_interval.total_seconds()}
+            self.policies |= {"keep_every": keep_period or 0, "keep_interval": 0 if keep_time_interval is None
+                              else keep_time_interval.total_seconds()}
             if best_fn is None:
                 self.policies["keep_last"] = max_to_keep
 
@@ -119,19 +125,21 @@ class StepMetadata:
 
 
 class CheckpointManager(ManagerContext):
-    """shardwise.jax.CheckpointManager, as `manager`, by the names of Orbax's methods. Differs from Orbax's in this: save(force=True)
-    replaces a step that is there; latest_step() looks whether the step is valid; restore(None) goes back past damaged bytes,
-    and the log says so; metrics are numbers by names. A run that begins below the steps that are there saves none of them, as
-    Orbax's, and the log says so once."""
+    """shardwise.jax.CheckpointManager, as `manager`, by the names of Orbax's methods. Differs from Orbax's in
+    this: save(force=True) replaces a step that is there; latest_step() looks whether the step is valid;
+    restore(None) goes back past damaged bytes, and the log says so; metrics are numbers by names. A run that
+    begins below the steps that are there saves none of them, as Orbax's, and the log says so once."""
 
     def __init__(self, directory: Path, options: CheckpointManagerOptions | None = None, *more: NoReturn,
                  item_names: Iterable[str] | None = None, **policies: Any) -> None:
         """item_names: which items a Composite may have; any, if it is not given. policies: those of
         shardwise.jax.CheckpointManager that Orbax has no word for, as preemption_signals."""
         if more or not isinstance(options, CheckpointManagerOptions | None):
-            raise InvalidArgument(f"CheckpointManager {directory}: found {type(options).__name__} as options, needed are "
-                                  f"CheckpointManagerOptions; what is saved, save(step, args=...) says")
-        self._items = None if item_names is None else [item_names] if isinstance(item_names, str) else list(item_names)
+            raise InvalidArgument(f"CheckpointManager {directory}: found {type(options).__name__} as "
+                                  "options, needed are CheckpointManagerOptions; what is saved, save(step, "
+                                  "args=...) says")
+        self._items = None if item_names is None else [item_names] if isinstance(item_names, str) else list(
+            item_names)
         self._options = CheckpointManagerOptions() if options is None else options
         root = os.path.abspath(local(directory, "open a folder of steps"))
         if not (self._options.create and not self._options.read_only) and not os.path.isdir(root):
@@ -178,13 +186,15 @@ class CheckpointManager(ManagerContext):
             ),
             "which step is the last",
         )
-        # Later ones are set aside when the first save of a run that goes back is committed, or are another job's.
+        # Later ones are set aside when the first save of a run that goes back is committed, or are another
+        # job's.
         return last if self._newest < 0 else self._newest
 
-    def save(self, step: int, items: Any = None, *, args: args_.SaveArgs | None = None, metrics: Mapping[str, Any] | None = None,
+    def save(self, step: int, items: Any = None, *, args: args_.SaveArgs | None = None,
+             metrics: Mapping[str, Any] | None = None,
              force: bool = False, custom_metadata: Any = None) -> bool:
-        """Saves with save_async() if should_save(step), or if forced; says whether it does. `items` is a tree, short for
-        args=StandardSave(items). force: takes the place of a step that is there."""
+        """Saves with save_async() if should_save(step), or if forced; says whether it does. `items` is a
+        tree, short for args=StandardSave(items). force: takes the place of a step that is there."""
         step = step_number("save", step)
         tree = _tree_of(items, args, self._items)
         if self._options.read_only or not force and not self.should_save(step):
@@ -194,7 +204,8 @@ class CheckpointManager(ManagerContext):
         if numbers is not None and self._options.best_fn is not None:
             numbers[_BEST] = float(self._options.best_fn(metrics))
         try:
-            pending = self.manager.save_async(step, tree, user=custom_metadata, metrics=numbers, existing="replace" if force else "fail")
+            pending = self.manager.save_async(step, tree, user=custom_metadata, metrics=numbers,
+                                              existing="replace" if force else "fail")
         except BaseException:
             self._newest = -1
             raise
@@ -204,18 +215,22 @@ class CheckpointManager(ManagerContext):
         return True
 
     def _tell_passed_over(self, step: int) -> None:
-        """Once, of a run that goes back and has not restored: Orbax's rule would leave it without a checkpoint in silence."""
+        """Once, of a run that goes back and has not restored: Orbax's rule would leave it without a
+        checkpoint in silence."""
         if self._options.read_only or self._goes_on:
             return
         self._goes_on, last = True, self._last()
         if step < last:
-            log.warning("%s: step %d is not saved, as step %d is there: needed is save(%d, ..., force=True), which sets the later "
-                        "steps aside, or another folder", self.manager.root, step, last, step)
+            log.warning("%s: step %d is not saved, as step %d is there: needed is save(%d, ..., force=True), "
+                        "which sets the later steps aside, or another folder", self.manager.root, step, last,
+                        step)
 
-    def restore(self, step: int | None = None, items: Any = None, *, args: args_.RestoreArgs | None = None) -> Any:
-        """A step; None, or nothing: the newest that can be restored. `items`: a target, short for args=StandardRestore(items). Without both:
-        as saved, arrays by numpy. A step of several items gives a Composite: of all, or of those that args, a Composite, names.
-        Raises NotFound if there is no step, and what shardwise.jax.CheckpointManager.restore() raises."""
+    def restore(self, step: int | None = None, items: Any = None, *,
+                args: args_.RestoreArgs | None = None) -> Any:
+        """A step; None, or nothing: the newest that can be restored. `items`: a target, short for
+        args=StandardRestore(items). Without both: as saved, arrays by numpy. A step of several items gives a
+        Composite: of all, or of those that args, a Composite, names. Raises NotFound if there is no step, and
+        what shardwise.jax.CheckpointManager.restore() raises."""
         if items is not None:
             if args is not None:
                 raise InvalidArgument("restore: needed is one of items and args")
@@ -278,32 +293,36 @@ class CheckpointManager(ManagerContext):
 
 
 class StandardCheckpointer:
-    """One checkpoint at a path, by the names of Orbax's methods: save() is shardwise.jax.save_async(), restore() load(). One save
-    is under way at a time, and the next call waits for it. A context manager, whose end waits."""
+    """One checkpoint at a path, by the names of Orbax's methods: save() is shardwise.jax.save_async(),
+    restore() load(). One save is under way at a time, and the next call waits for it. A context manager,
+    whose end waits."""
 
     def __init__(self) -> None:
         self._pending: PendingSave | None = None
 
-    def save(self, directory: Path, state: Any = None, *, args: args_.SaveArgs | None = None, force: bool = False,
-             custom_metadata: Any = None, save_args: None = None) -> None:
-        """Returns when the values are held. `state` is a tree, short for args=StandardSave(state). force: takes the place of a
-        checkpoint that is there; without it that is AlreadyExists."""
+    def save(self, directory: Path, state: Any = None, *, args: args_.SaveArgs | None = None,
+             force: bool = False, custom_metadata: Any = None, save_args: None = None) -> None:
+        """Returns when the values are held. `state` is a tree, short for args=StandardSave(state). force:
+        takes the place of a checkpoint that is there; without it that is AlreadyExists."""
         if save_args is not None:
             raise InvalidArgument(f"save {directory}: found save_args, needed is {_ELSEWHERE['SaveArgs']}")
         tree = _tree_of(state, args, None)
         self.wait_until_finished()
-        self._pending = save_async(directory, tree, user=custom_metadata, existing="replace" if force else "fail")
+        self._pending = save_async(directory, tree, user=custom_metadata,
+                                   existing="replace" if force else "fail")
 
-    def restore(self, directory: Path, target: Any = None, *, args: args_.RestoreArgs | None = None, strict: bool = True,
-                restore_args: None = None) -> Any:
+    def restore(self, directory: Path, target: Any = None, *, args: args_.RestoreArgs | None = None,
+                strict: bool = True, restore_args: None = None) -> Any:
         """Returns the saved tree, as shardwise.jax.load() does; `target` is short for
         args=StandardRestore(target)."""
         if restore_args is not None:
-            raise InvalidArgument(f"restore {directory}: found restore_args, needed is {_ELSEWHERE['RestoreArgs']}")
+            raise InvalidArgument(f"restore {directory}: found restore_args, "
+                                  f"needed is {_ELSEWHERE['RestoreArgs']}")
         if target is not None and args is not None:
             raise InvalidArgument(f"restore {directory}: needed is one of target and args")
         if not strict and target is None:
-            raise InvalidArgument(f"restore {directory}: found strict=False without a target: args have a strict of their own")
+            raise InvalidArgument(f"restore {directory}: found strict=False without a target: "
+                                  "args have a strict of their own")
         self.wait_until_finished()
         with Checkpoint(directory) as checkpoint:
             return _restored(checkpoint, args if target is None else args_.StandardRestore(target, strict))
@@ -335,7 +354,8 @@ class StandardCheckpointer:
 
 
 class PyTreeCheckpointer(StandardCheckpointer):
-    """StandardCheckpointer, whose save() returns when the checkpoint is committed, and whose trees are called `item`."""
+    """StandardCheckpointer, whose save() returns when the checkpoint is committed, and whose trees are called
+    `item`."""
 
     def save(self, directory: Path, item: Any = None, **how: Any) -> None:  # type: ignore[override]
         """As StandardCheckpointer's."""
@@ -352,16 +372,16 @@ def _metadata(path: Path, step: int | None = None) -> StepMetadata:
         tree = _load.metadata(checkpoint)
         if step is None:
             step = -1 if checkpoint.step is None else checkpoint.step
-        return StepMetadata(step, checkpoint.path, args_.Composite(**tree) if _items(checkpoint) else tree, checkpoint.metrics,
-                            checkpoint.user or None)
+        return StepMetadata(step, checkpoint.path, args_.Composite(**tree) if _items(checkpoint) else tree,
+                            checkpoint.metrics, checkpoint.user or None)
 
 
 def _number(name: str, value: Any) -> float:
     try:
         return float(value)
     except (TypeError, ValueError):
-        raise InvalidArgument(f"save: the metric {name!r} is {value!r}, needed is a number; what is none goes to custom_metadata") \
-            from None
+        raise InvalidArgument(f"save: the metric {name!r} is {value!r}, needed is a number; "
+                              "what is none goes to custom_metadata") from None
 
 
 def _tree_of(items: Any, given: args_.SaveArgs | None, known: list[str] | None) -> Any:
@@ -384,8 +404,8 @@ def _item_of(what: str, given: Any) -> Any:
         return _tree.Json(given.item)
     if isinstance(given, args_.StandardSave):
         return given.item
-    raise InvalidArgument(f"save: found {what} of type {type(given).__name__}, needed is one of ocp.args: StandardSave, JsonSave or "
-                          f"Composite")
+    raise InvalidArgument(f"save: found {what} of type {type(given).__name__}, needed is one of ocp.args: "
+                          "StandardSave, JsonSave or Composite")
 
 
 def _items(checkpoint: Checkpoint) -> list[str]:
@@ -399,22 +419,25 @@ def _restored(checkpoint: Checkpoint, given: args_.RestoreArgs | None) -> Any:
     items = _items(checkpoint)
     if not items:
         if isinstance(given, args_.Composite):
-            raise InvalidArgument(f"restore {checkpoint.path}: it has no items: give StandardRestore or JsonRestore")
+            raise InvalidArgument(f"restore {checkpoint.path}: it has no items: "
+                                  "give StandardRestore or JsonRestore")
         return _restored_item(checkpoint, (), given)
     if given is None:
         given = args_.Composite(**dict.fromkeys(items))
     if not isinstance(given, args_.Composite):
-        raise InvalidArgument(f"restore {checkpoint.path}: it has the items {', '.join(items)}: give a Composite of them")
+        raise InvalidArgument(f"restore {checkpoint.path}: it has the items {', '.join(items)}: "
+                              "give a Composite of them")
     missing = [name for name in given if name not in items]
     if missing:
-        raise NameNotFound(f"restore {checkpoint.path}: there is no item {', '.join(map(repr, missing))}, of {', '.join(items)}")
+        raise NameNotFound(f"restore {checkpoint.path}: there is no item {', '.join(map(repr, missing))}, "
+                           f"of {', '.join(items)}")
     return args_.Composite(**{name: _restored_item(checkpoint, (name,), one) for name, one in given.items()})
 
 
 def _restored_item(checkpoint: Checkpoint, prefix: _tree.Parts, given: Any) -> Any:
     if given is not None and not isinstance(given, (args_.StandardRestore, args_.JsonRestore)):
-        raise InvalidArgument(f"restore: found args of type {type(given).__name__}, needed is one of ocp.args: StandardRestore, "
-                              f"JsonRestore or Composite")
+        raise InvalidArgument(f"restore: found args of type {type(given).__name__}, "
+                              "needed is one of ocp.args: StandardRestore, JsonRestore or Composite")
     if isinstance(given, args_.StandardRestore):
         return _load.restore(checkpoint, given.item, prefix, strict=given.strict)
     return _load.restore(checkpoint, None, prefix)

@@ -1,8 +1,8 @@
 """Storage of torch.distributed.checkpoint.
 
-DCP plans, coordinates and calls; the writer puts the attempt's directory into the plans that DCP scatters, each rank
-writes one shard file into it, and the coordinator publishes. No pickle is on the disk, and the writer needs no
-collective of its own.
+DCP plans, coordinates and calls; the writer puts the attempt's directory into the plans that DCP scatters,
+each rank writes one shard file into it, and the coordinator publishes. No pickle is on the disk, and the
+writer needs no collective of its own.
 """
 
 from __future__ import annotations
@@ -26,7 +26,8 @@ from torch.distributed.checkpoint.metadata import (
     TensorProperties,
     TensorStorageMetadata,
 )
-from torch.distributed.checkpoint.planner import LoadItemType, LoadPlan, LoadPlanner, ReadItem, SavePlan, SavePlanner, WriteItemType
+from torch.distributed.checkpoint.planner import (LoadItemType, LoadPlan, LoadPlanner, ReadItem, SavePlan,
+                                                  SavePlanner, WriteItemType)
 from torch.distributed.checkpoint.storage import StorageReader as _StorageReader
 from torch.distributed.checkpoint.storage import StorageWriter as _StorageWriter
 from torch.distributed.checkpoint.storage import WriteResult
@@ -66,13 +67,14 @@ class StorageWriter(_StorageWriter):
     not ("trust"). Pickles as these options.
     """
 
-    def __init__(self, path: Path | None = None, *, codec: Codec = "zstd", existing: Existing = "fail", objects: str = "json",
-                 threads: int = 0, user: Any = None, replicas: str = "check") -> None:
+    def __init__(self, path: Path | None = None, *, codec: Codec = "zstd", existing: Existing = "fail",
+                 objects: str = "json", threads: int = 0, user: Any = None, replicas: str = "check") -> None:
         super().__init__()
         check_choice("existing", existing, ("fail", "replace"))
         check_choice("objects", objects, ("json", "pickle"))
         check_choice("replicas", replicas, ("check", "trust"))
-        self._options = {"path": None if path is None else local(path, "save"), "codec": codec, "existing": existing,
+        self._options = {"path": None if path is None else local(path, "save"),
+                         "codec": codec, "existing": existing,
                          "objects": objects, "threads": threads, "user": user, "replicas": replicas}
         self._path: str | None = self._options["path"]
         self._attempt: _core.Attempt | None = None  # the coordinator's, from prepare_global_plan to finish
@@ -117,7 +119,8 @@ class StorageWriter(_StorageWriter):
         assert self._path is not None
         self._attempt = _core.Attempt(self._path, self._options["existing"])
         directory = self._attempt.directory
-        return [dataclasses.replace(plan, storage_data={"directory": directory, "writer": i, "writers": len(plans)})
+        return [dataclasses.replace(plan,
+                                    storage_data={"directory": directory, "writer": i, "writers": len(plans)})
                 for i, plan in enumerate(plans)]
 
     def write_data(self, plan: SavePlan, planner: SavePlanner) -> Future[list[WriteResult]]:
@@ -139,11 +142,12 @@ class StorageWriter(_StorageWriter):
             results.append(WriteResult(item.index, tensor.numel() * tensor.element_size(), None))
         for name, (dtype, size) in kept.items():
             sources.add(name, dtype, list(size), parts[name], listed=True)
-        record = _core.write_shards(where["directory"], where["writer"], list(range(where["writers"] + 1)), sources.list,
-                                    self._options["codec"], MEMORY, self._options["threads"])
+        record = _core.write_shards(where["directory"], where["writer"], list(range(where["writers"] + 1)),
+                                    sources.list, self._options["codec"], MEMORY, self._options["threads"])
         results.append(WriteResult(MetadataIndex(_RECORD), len(record), record))
         if where["writers"] > 1 and self._options["replicas"] == "check":
-            results.append(WriteResult(MetadataIndex(_REPLICAS), 0, _replicas(getattr(planner, "state_dict", {}))))
+            results.append(WriteResult(MetadataIndex(_REPLICAS), 0,
+                                       _replicas(getattr(planner, "state_dict", {}))))
         return _done(results)
 
     def _objects(self, plan: SavePlan, planner: SavePlanner) -> list[WriteResult]:
@@ -154,8 +158,9 @@ class StorageWriter(_StorageWriter):
         else:
             encoded = encode_objects(values)
             if found := [repr(name) for name, value in encoded.items() if _holds_dataclass(value)]:
-                raise WrongType(f"{len(found)} of {len(encoded)} objects: {', '.join(found[:10])}: a dataclass would come back as a dict, as "
-                                f"DCP shows a reader no objects of the target: needed is dataclasses.asdict(), or shardwise.torch.save()")
+                raise WrongType(f"{len(found)} of {len(encoded)} objects: {', '.join(found[:10])}: "
+                                "a dataclass would come back as a dict, as DCP shows a reader no objects of "
+                                "the target: needed is dataclasses.asdict(), or shardwise.torch.save()")
         return [WriteResult(item.index, 0, encoded[item.index.fqn]) for item in items]
 
     @staticmethod
@@ -181,7 +186,8 @@ class StorageWriter(_StorageWriter):
                     records.append(result.storage_data)
                 elif result.index.fqn == _REPLICAS:
                     replicas.append((rank, result.storage_data))
-                elif not isinstance(metadata.state_dict_metadata.get(result.index.fqn), TensorStorageMetadata):
+                elif not isinstance(metadata.state_dict_metadata.get(result.index.fqn),
+                                    TensorStorageMetadata):
                     objects[result.index.fqn] = result.storage_data
         _check_replicas(replicas)
         document: dict[str, Any] = {"objects": objects}
@@ -189,7 +195,8 @@ class StorageWriter(_StorageWriter):
             document["paths"] = {name: encoded_path(path) for name, path in metadata.planner_data.items()}
         assert self._attempt is not None
         user = _objects.plain_json({} if self._options["user"] is None else self._options["user"], "user")
-        stats = self._attempt.publish(records, user, json.dumps(document, allow_nan=False, ensure_ascii=False))
+        stats = self._attempt.publish(records, user,
+                                      json.dumps(document, allow_nan=False, ensure_ascii=False))
         log.info("saved %s by %d processes: %.1f MiB in %.2f s", stats["path"], len(records),
                  stats["file_bytes"] / 2**20, stats["seconds"])
 
@@ -235,8 +242,9 @@ def _check_replicas(of_ranks: Sequence[tuple[int, dict[str, str]]]) -> None:
                 wrong.setdefault(name, f"{name!r} of rank {rank} is not that of rank {known}")
     if wrong:
         raise InvalidArgument(f"{len(wrong)} values differ between ranks, and DCP would keep one rank's: "
-                              f"{'; '.join(list(wrong.values())[:10])}: save what each rank has of its own by "
-                              f"shardwise.torch.save() as PerRank(value); StorageWriter(replicas=\"trust\") does not look")
+                              f"{'; '.join(list(wrong.values())[:10])}: save what each rank has of its own "
+                              "by shardwise.torch.save() as PerRank(value); "
+                              "StorageWriter(replicas=\"trust\") does not look")
 
 
 def _holds_dataclass(encoded: Any) -> bool:
@@ -272,7 +280,8 @@ def _empty_dicts(node: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[str, .
 
 
 def _key_made_text(node: Any, path: Sequence[Any]) -> Any:
-    """The first key on a path of DCP's that the state's dict has not, as DCP has made a text of it; None if none is."""
+    """The first key on a path of DCP's that the state's dict has not, as DCP has made a text of it; None if
+    none is."""
     for key in path:
         if isinstance(node, Mapping) and key not in node:
             return key
@@ -283,14 +292,14 @@ def _key_made_text(node: Any, path: Sequence[Any]) -> Any:
 class StorageReader(_StorageReader):
     """For dcp.load: any checkpoint of Shardwise's, saved by whatever.
 
-    A dtype that is not the stored one is an error, which lists all, unless cast=True. Names that nobody asks for:
-    unused="warn", "error" or "ignore". Two things that DCP silently does not restore are errors: values
+    A dtype that is not the stored one is an error, which lists all, unless cast=True. Names that nobody asks
+    for: unused="warn", "error" or "ignore". Two things that DCP silently does not restore are errors: values
     stored below an empty dict of the target, and objects in dicts whose keys are not str, which come back
     twice. They are let through with unused="ignore", and if the planner allows a partial load.
     """
 
-    def __init__(self, path: Path | None = None, *, cast: bool = False, unused: str = "warn", allow_pickle: bool = False,
-                 threads: int = 0) -> None:
+    def __init__(self, path: Path | None = None, *, cast: bool = False, unused: str = "warn",
+                 allow_pickle: bool = False, threads: int = 0) -> None:
         super().__init__()
         check_choice("unused", unused, ("warn", "error", "ignore"))
         self._path = None if path is None else local(path, "load")
@@ -305,7 +314,8 @@ class StorageReader(_StorageReader):
     def _open(self) -> Checkpoint:
         if self._checkpoint is None:
             if self._path is None:
-                raise InvalidArgument("StorageReader: neither it nor dcp.load(checkpoint_id=) was given a path")
+                raise InvalidArgument("StorageReader: "
+                                      "neither it nor dcp.load(checkpoint_id=) was given a path")
             self._checkpoint = Checkpoint(self._path, threads=self._threads)
         return self._checkpoint
 
@@ -316,17 +326,20 @@ class StorageReader(_StorageReader):
         paths: dict[str, Any] = {}
         for name, tensor in checkpoint.items():
             size = torch.Size(tensor.shape)
-            # One chunk, the whole tensor: the reader cuts any box out of it, so that there is one item for each local
-            # shard, however many pieces were written.
+            # One chunk, the whole tensor: the reader cuts any box out of it, so that there is one item for
+            # each local shard, however many pieces were written.
             chunk = ChunkStorageMetadata(torch.Size([0] * len(size)), size)
-            stored[name] = TensorStorageMetadata(TensorProperties(dtype=TORCH[tensor.dtype_name]), size, [chunk])
+            stored[name] = TensorStorageMetadata(TensorProperties(dtype=TORCH[tensor.dtype_name]), size,
+                                                 [chunk])
         for name in checkpoint.document.get("objects", {}):
             stored[name] = BytesStorageMetadata()
         for name in stored:
             paths[name] = decoded_path(encoded[name]) if name in encoded else (name,)
-        return Metadata(stored, planner_data=paths, storage_data={}, storage_meta=StorageMeta(checkpoint_id=self._path or ""))
+        return Metadata(stored, planner_data=paths, storage_data={},
+                        storage_meta=StorageMeta(checkpoint_id=self._path or ""))
 
-    def set_up_storage_reader(self, metadata: Metadata, is_coordinator: bool, *args: Any, **kwargs: Any) -> None:
+    def set_up_storage_reader(self, metadata: Metadata, is_coordinator: bool, *args: Any,
+                              **kwargs: Any) -> None:
         self._open()
 
     def prepare_local_plan(self, plan: LoadPlan) -> LoadPlan:
@@ -337,8 +350,8 @@ class StorageReader(_StorageReader):
         asked = {item.storage_index.fqn for plan in plans for item in plan.items}
         unused = sorted({*checkpoint, *checkpoint.document.get("objects", {})} - asked)
         if unused and self._unused != "ignore":
-            text = (f"checkpoint {checkpoint.path}: {len(unused)} of its names are not in the state to be loaded: "
-                    f"{', '.join(unused[:10])}{', ...' if len(unused) > 10 else ''}")
+            text = (f"checkpoint {checkpoint.path}: {len(unused)} of its names are not in the state to be "
+                    f"loaded: {', '.join(unused[:10])}{', ...' if len(unused) > 10 else ''}")
             if self._unused == "error":
                 raise InvalidArgument(text)
             warn(text)
@@ -351,7 +364,8 @@ class StorageReader(_StorageReader):
         filled: list[tuple[ReadItem, torch.Tensor]] = []
         wrong, shared = [], []
         regions = Regions()
-        of_parts: dict[str, tuple[Tensor, tuple[int, ...]]] = {}  # a tensor's, as DTensors have, and where each begins
+        # a tensor's, as DTensors have, and where each begins
+        of_parts: dict[str, tuple[Tensor, tuple[int, ...]]] = {}
         for item in plan.items:
             if item.type == LoadItemType.BYTE_IO:
                 continue
@@ -371,10 +385,11 @@ class StorageReader(_StorageReader):
             elif of_parts[tied][1] != begin or differ_there(of_parts[tied][0], tensor, begin, target.shape):
                 shared.append(differ_text(tied, part))
         if wrong:
-            raise InvalidArgument(f"checkpoint {checkpoint.path}: {len(wrong)} dtypes differ (cast=True converts): "
-                                  f"{'; '.join(wrong[:20])}")
+            raise InvalidArgument(f"checkpoint {checkpoint.path}: "
+                                  f"{len(wrong)} dtypes differ (cast=True converts): {'; '.join(wrong[:20])}")
         if shared := [*shared, *regions.faults()]:
-            raise InvalidArgument(f"checkpoint {checkpoint.path} does not fit the target: {'; '.join(shared[:20])}")
+            raise InvalidArgument(f"checkpoint {checkpoint.path} does not fit the target: "
+                                  f"{'; '.join(shared[:20])}")
         for item in plan.items:
             if item.type == LoadItemType.BYTE_IO:
                 self._load_object(checkpoint, item, planner)
@@ -398,10 +413,12 @@ class StorageReader(_StorageReader):
         objects = checkpoint.document.get("objects", {})
         for name, path in getattr(planner, "mappings", {}).items():
             if name in objects and (key := _key_made_text(target, path)) is not None:
-                wrong.append(f"{name!r} would come back under the key {key!r}, too, as the target's is no str")
+                wrong.append(f"{name!r} would come back under the key {key!r}, too, "
+                             "as the target's is no str")
         if wrong:
-            raise InvalidArgument(f"checkpoint {checkpoint.path}: DCP does not restore {len(wrong)} parts of the target as they "
-                                  f"were: {'; '.join(wrong[:10])}: shardwise.torch.load() does")
+            raise InvalidArgument(f"checkpoint {checkpoint.path}: "
+                                  f"DCP does not restore {len(wrong)} parts of the target as they were: "
+                                  f"{'; '.join(wrong[:10])}: shardwise.torch.load() does")
 
     def _load_object(self, checkpoint: Checkpoint, item: ReadItem, planner: LoadPlanner) -> None:
         name = item.storage_index.fqn

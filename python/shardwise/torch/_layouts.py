@@ -39,8 +39,10 @@ class _Cut:
 
     how: dict[str, Any]
     is_owner: bool
-    pieces: list[tuple[tuple[int, ...], tuple[slice, ...]]]  # where each begins, and where the local tensor has it
-    local: tuple[int, ...] | None = None  # the shape that the local tensor has; None: this rank is not of the mesh
+    # where each begins, and where the local tensor has it
+    pieces: list[tuple[tuple[int, ...], tuple[slice, ...]]]
+    # the shape that the local tensor has; None: this rank is not of the mesh
+    local: tuple[int, ...] | None = None
 
 
 class Layouts:
@@ -56,19 +58,21 @@ class Layouts:
         InvalidArgument if its local tensor has not the shape that its placements give this rank."""
         mesh, placements, shape = key = tensor.device_mesh, tensor.placements, tuple(tensor.shape)
         if any(p.is_partial() for p in placements):
-            raise Unsupported(f"tensor {name!r} has placements {placements}: its values are still to be reduced; "
-                              f"redistribute() it first")
+            raise Unsupported(f"tensor {name!r} has placements {placements}: "
+                              "its values are still to be reduced; redistribute() it first")
         cut = self._cuts.get(key)
         if cut is None:
             cut = self._cuts[key] = self._cut(mesh, placements, shape)
         local = settled(tensor.to_local())
-        if cut.local is not None and cut.local != tuple(local.shape) and (local.numel() or 0 not in cut.local):
+        if cut.local is not None and cut.local != tuple(local.shape) and (local.numel()
+                                                                          or 0 not in cut.local):
             box = ""
             if len(cut.pieces) == 1:
                 of_dims = [f"{begin}:{begin + extent}" for begin, extent in zip(cut.pieces[0][0], cut.local)]
                 box = f", the box [{', '.join(of_dims)}]"
-            raise InvalidArgument(f"tensor {name!r} {list(shape)} over {mesh} as {placements}: this rank has a "
-                                  f"local tensor of shape {list(local.shape)}, needed is {list(cut.local)}{box}")
+            raise InvalidArgument(f"tensor {name!r} {list(shape)} over {mesh} as {placements}: "
+                                  f"this rank has a local tensor of shape {list(local.shape)}, "
+                                  f"needed is {list(cut.local)}{box}")
         shards = [Shard(begin, local if len(cut.pieces) == 1 else local[at]) for begin, at in cut.pieces]
         return Layout(shape, local, shards, cut.how, cut.is_owner)
 
@@ -113,4 +117,5 @@ def memory_key(local: torch.Tensor, layout: Layout | None) -> MemoryKey | None:
     if address == 0:
         return None
     cut = None if layout is None else id(layout.how)  # one for all that are cut alike
-    return local.device, address, local.dtype, local.shape, local.stride(), local.is_conj(), local.is_neg(), cut
+    return (local.device, address, local.dtype, local.shape, local.stride(), local.is_conj(), local.is_neg(),
+            cut)

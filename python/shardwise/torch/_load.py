@@ -26,19 +26,24 @@ log = logging.getLogger("shardwise")
 
 
 #: What torch.load, DCP, safetensors and others call it.
-_OTHER_NAMES = {
-    **dict.fromkeys(("checkpoint_id", "f", "filename", "directory", "ckpt_dir", "output_dir"), "the path itself, first: load(path, state)"),
-    **dict.fromkeys(("state_dict", "obj", "tensors", "model", "optimizer", "tree"), 'the state, after the path: load(path, {"model": model})'),
-    **dict.fromkeys(("process_group", "no_dist"), "group=, or shardwise.group.single()"),
-    **dict.fromkeys(("num_workers", "thread_count", "max_workers", "num_threads"), "threads="),
-    **dict.fromkeys(("map_location", "device", "device_map"), "load_state_dict(path, device=), or a state whose tensors say where"),
-    **dict.fromkeys(("dtype", "torch_dtype"), 'cast="bf16"'),
-    **dict.fromkeys(("weights_only", "pickle_module", "allow_pickle"), "nothing in its place: no code of a checkpoint ever runs"),
-    "mmap": "shardwise.torch.open(path), which reads what is indexed", "framework": "nothing in its place: tensors are torch's",
-    **dict.fromkeys(("storage_reader", "planner"), "load(path, state), or StorageReader(path) for torch.distributed.checkpoint"),
-    **dict.fromkeys(("ignore_mismatched_sizes", "allow_shape_mismatch"), "skip_mismatched=True"),
-    **dict.fromkeys(("allow_partial_load", "partial"), "strict=False"), "keys": "names=", "prefix": 'names="prefix*"',
-    "step": "CheckpointManager(root).restore(step, state)"}
+_OTHER_NAMES = {**dict.fromkeys(("checkpoint_id", "f", "filename", "directory", "ckpt_dir", "output_dir"),
+                                "the path itself, first: load(path, state)"),
+                **dict.fromkeys(("state_dict", "obj", "tensors", "model", "optimizer", "tree"),
+                                'the state, after the path: load(path, {"model": model})'),
+                **dict.fromkeys(("process_group", "no_dist"), "group=, or shardwise.group.single()"),
+                **dict.fromkeys(("num_workers", "thread_count", "max_workers", "num_threads"), "threads="),
+                **dict.fromkeys(("map_location", "device", "device_map"),
+                                "load_state_dict(path, device=), or a state whose tensors say where"),
+                **dict.fromkeys(("dtype", "torch_dtype"), 'cast="bf16"'),
+                **dict.fromkeys(("weights_only", "pickle_module", "allow_pickle"),
+                                "nothing in its place: no code of a checkpoint ever runs"),
+                "mmap": "shardwise.torch.open(path), which reads what is indexed",
+                "framework": "nothing in its place: tensors are torch's",
+                **dict.fromkeys(("storage_reader", "planner"),
+                                "load(path, state), or StorageReader(path) for torch.distributed.checkpoint"),
+                **dict.fromkeys(("ignore_mismatched_sizes", "allow_shape_mismatch"), "skip_mismatched=True"),
+                **dict.fromkeys(("allow_partial_load", "partial"), "strict=False"), "keys": "names=",
+                "prefix": 'names="prefix*"', "step": "CheckpointManager(root).restore(step, state)"}
 _OTHERS_WITHOUT_STATE = {**_OTHER_NAMES, **dict.fromkeys(("map_location", "device_map"), "device=")}
 
 
@@ -57,10 +62,11 @@ class Loaded(dict[str, Any]):
 
 
 @options_of_others(_OTHER_NAMES)
-def load(path: FilePath, state: Mapping[str, Any] | None = None, *, strict: bool = True, unused: str | None = None,
-         names: str | Iterable[str] | None = None, rename: Rename | None = None, cast: Cast | None = None,
-         skip_mismatched: bool = False, resize: Resize | Extents | None = None, transpose: Transpose | None = None,
-         split: Split | None = None, join: Join | None = None, group: Group | None = None, threads: int = 0) -> Loaded:
+def load(path: FilePath, state: Mapping[str, Any] | None = None, *, strict: bool = True,
+         unused: str | None = None, names: str | Iterable[str] | None = None, rename: Rename | None = None,
+         cast: Cast | None = None, skip_mismatched: bool = False, resize: Resize | Extents | None = None,
+         transpose: Transpose | None = None, split: Split | None = None, join: Join | None = None,
+         group: Group | None = None, threads: int = 0) -> Loaded:
     """Restores a checkpoint into a state as save() takes it, on any number of processes. Without a state: the
     saved tree, as load_state_dict() gives it, and resize then says extents.
 
@@ -71,9 +77,9 @@ def load(path: FilePath, state: Mapping[str, Any] | None = None, *, strict: bool
     filled with all that is stored under their names. Modules on the meta device get memory; other tensors
     there are refused.
 
-    Every name, dtype and shape that does not fit is in one InvalidArgument, before anything is changed; so are tensors that share
-    memory, unless they are tied and the stored values of all their names are equal. names: patterns of
-    the names to load, "model.*", as if nothing else was stored. rename: new names of
+    Every name, dtype and shape that does not fit is in one InvalidArgument, before anything is changed; so
+    are tensors that share memory, unless they are tied and the stored values of all their names are equal.
+    names: patterns of the names to load, "model.*", as if nothing else was stored. rename: new names of
     stored tensors, by patterns, {"model.module.*": "model.*"}. cast: dtypes to cast to, "bf16" for all
     floats, or by patterns of the stored names; else nothing is cast. transpose, split and join are those of
     shardwise.open(), for the names that the state has. skip_mismatched=True leaves tensors of another shape
@@ -89,14 +95,15 @@ def load(path: FilePath, state: Mapping[str, Any] | None = None, *, strict: bool
     if state is None:
         check_extents(f"load {path}", skip_mismatched, resize)
         shapes: Any = resize
-        with Checkpoint(path, threads=threads, names=names, rename=rename, cast=cast, transpose=transpose, split=split,
-                        join=join, resize=shapes) as checkpoint:
+        with Checkpoint(path, threads=threads, names=names, rename=rename, cast=cast, transpose=transpose,
+                        split=split, join=join, resize=shapes) as checkpoint:
             return _whole(checkpoint)
     group = auto() if group is None else group
-    with Checkpoint(path, threads=threads, names=names, rename=rename, cast=cast, transpose=transpose, split=split,
-                    join=join) as checkpoint:
+    with Checkpoint(path, threads=threads, names=names, rename=rename, cast=cast, transpose=transpose,
+                    split=split, join=join) as checkpoint:
         rules: Any = resize
-        return filled(checkpoint, Target(checkpoint, state, group.rank, group.size, strict, skip_mismatched, rules), unused)
+        return filled(checkpoint, Target(checkpoint, state, group.rank, group.size, strict, skip_mismatched,
+                                         rules), unused)
 
 
 def _whole(checkpoint: Checkpoint) -> Loaded:
@@ -114,23 +121,23 @@ def filled(checkpoint: Checkpoint, target: Target, unused: str) -> Loaded:
     loaded = Loaded(target.fill())
     loaded.tensors, loaded.objects, loaded.bytes = target.tensors, target.objects, target.reads.bytes
     loaded.missing, loaded.unused, loaded.skipped = target.missing, target.unused, target.skipped
-    log.info("loaded %s: %d tensors, %d objects, %.1f MiB; %d names missing, %d unused", checkpoint.path, loaded.tensors,
-             loaded.objects, loaded.bytes / 2**20, len(loaded.missing), len(loaded.unused))
+    log.info("loaded %s: %d tensors, %d objects, %.1f MiB; %d names missing, %d unused", checkpoint.path,
+             loaded.tensors, loaded.objects, loaded.bytes / 2**20, len(loaded.missing), len(loaded.unused))
     return loaded
 
 
 @options_of_others(_OTHERS_WITHOUT_STATE)
 def load_state_dict(path: FilePath, names: str | Iterable[str] | None = None, *, device: Any = "cpu",
-                    rename: Rename | None = None, cast: Cast | None = None, transpose: Transpose | None = None,
-                    split: Split | None = None, join: Join | None = None, resize: Extents | None = None,
-                    threads: int = 0) -> dict[str, Any]:
+                    rename: Rename | None = None, cast: Cast | None = None,
+                    transpose: Transpose | None = None, split: Split | None = None, join: Join | None = None,
+                    resize: Extents | None = None, threads: int = 0) -> dict[str, Any]:
     """Returns the saved tree without a target: whole tensors, and numpy's arrays as such. names:
-    patterns, as "model.*"; rename, cast, transpose, split and join as load() takes them, resize as shardwise.open():
-    {"*embed*": "pad:50304,-"}. Raises NotFound, NameNotFound, InvalidArgument, Corrupt."""
+    patterns, as "model.*"; rename, cast, transpose, split and join as load() takes them, resize as
+    shardwise.open(): {"*embed*": "pad:50304,-"}. Raises NotFound, NameNotFound, InvalidArgument, Corrupt."""
     device = memory_device(f"load {path}", device)
     check_extents(f"load {path}", False, resize)
-    with Checkpoint(path, threads=threads, names=names, rename=rename, cast=cast, transpose=transpose, split=split,
-                    join=join, resize=resize) as checkpoint:
+    with Checkpoint(path, threads=threads, names=names, rename=rename, cast=cast, transpose=transpose,
+                    split=split, join=join, resize=resize) as checkpoint:
         return state_of(checkpoint, device)
 
 

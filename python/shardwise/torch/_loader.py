@@ -22,15 +22,17 @@ from .._sharding import Mesh, PartitionSpec, Sharding
 
 
 class Batch(dict[str, Any]):
-    """A dict of tensors by field, which are yours until you drop them, and `index`, `epoch`, `valid_rows`, `mask` (bool
-    [rows]) and `weights` (f32 [rows])."""
+    """A dict of tensors by field, which are yours until you drop them, and `index`, `epoch`, `valid_rows`,
+    `mask` (bool [rows]) and `weights` (f32 [rows])."""
 
     index: int
     epoch: int
     valid_rows: int
-    _of_rows: tuple[Sequence[_loader.Shard], Sequence[_loader.Shard], Any]  # mask and weights on the host, and the device
+    # mask and weights on the host, and the device
+    _of_rows: tuple[Sequence[_loader.Shard], Sequence[_loader.Shard], Any]
 
-    # Tensors are made on first use: few jobs look at them, and for small batches they took a third of the delivery.
+    # Tensors are made on first use: few jobs look at them, and for small batches they took a third of the
+    # delivery.
 
     @functools.cached_property
     def mask(self) -> torch.Tensor:
@@ -82,8 +84,8 @@ def _of_group(mesh: Any, fields: Any) -> tuple[Any, int | None]:
     if size == 1:
         return mesh, None
     if size != ranks:
-        raise InvalidArgument(f"loader: found a mesh of {size} devices in a group of {ranks} ranks, needed rank= or "
-                              "devices=, which say what this process has")
+        raise InvalidArgument(f"loader: found a mesh of {size} devices in a group of {ranks} ranks, "
+                              "needed rank= or devices=, which say what this process has")
     known: int = (mesh if isinstance(mesh, Mesh) else Mesh(mesh)).devices[rank]
     return mesh, known
 
@@ -92,7 +94,8 @@ class Loader(IterableDataset[Batch]):
     """`shardwise.Loader` for torch: batches are dicts of tensors, an IterableDataset, with state_dict and
     load_state_dict as torch.distributed.checkpoint and StatefulDataLoader call them.
 
-        loader = swt.Loader(source, {"image": [Shard(0)], "label": [Shard(0)]}, mesh=device_mesh, batch_size=256)
+        loader = swt.Loader(source, {"image": [Shard(0)], "label": [Shard(0)]}, mesh=device_mesh,
+                            batch_size=256)
         for batch in loader:
             step(batch["image"])
 
@@ -103,16 +106,18 @@ class Loader(IterableDataset[Batch]):
     shardwise.Loader.
 
     It reads ahead by threads of its own, so a DataLoader around it needs no workers. Inside workers of
-    DataLoader(loader, batch_size=None, num_workers=n) each delivers its part of the batches, in the same order.
+    DataLoader(loader, batch_size=None, num_workers=n) each delivers its part of the batches, in the same
+    order.
     """
 
     @options_of_others(OTHER_OPTIONS, "Loader")
     @stops_no_loop
-    def __init__(self, source: Any, fields: Mapping[str, Any] | Sequence[str] | None = None, *, batch_size: int,
-                 mesh: Any = None, rank: int | None = None, device: Any = None,
+    def __init__(self, source: Any, fields: Mapping[str, Any] | Sequence[str] | None = None, *,
+                 batch_size: int, mesh: Any = None, rank: int | None = None, device: Any = None,
                  **options: Unpack[Options]) -> None:
         super().__init__()
-        refuse_unknown("loader", {name: given for name, given in options.items() if name not in _loader.OPTIONS},
+        refuse_unknown("loader",
+                       {name: given for name, given in options.items() if name not in _loader.OPTIONS},
                        [*_loader.OPTIONS, "device"], OTHER_OPTIONS)
         self._source = _sources.of(source)
         transform = options.pop("transform", None)
@@ -135,14 +140,16 @@ class Loader(IterableDataset[Batch]):
         self._made()  # raises here if arguments are wrong
 
     def __repr__(self) -> str:
-        return f"<shardwise.torch.Loader of {self._source!r}: batches of {self._arguments['batch_size']} rows>"
+        return (f"<shardwise.torch.Loader of {self._source!r}: "
+                f"batches of {self._arguments['batch_size']} rows>")
 
     def _placed(self, name: str, given: Any, mesh: Any, batch_size: int) -> Any:
         if given is None or isinstance(given, (str, PartitionSpec, Sharding)):
             return given
         field = self._source.fields.get(name)
         if field is None:
-            raise InvalidArgument(f"loader: the source has no field {name!r}: it has {', '.join(self._source.fields)}")
+            raise InvalidArgument(f"loader: the source has no field {name!r}: "
+                                  f"it has {', '.join(self._source.fields)}")
         return Sharding.from_torch(mesh, given, (batch_size, *field.shape))
 
     def _made(self) -> _loader.Loader:
@@ -157,8 +164,9 @@ class Loader(IterableDataset[Batch]):
             info = get_worker_info()
             workers = 1 if info is None else info.num_workers
             if part is not None and part[0] != workers:
-                raise InvalidArgument(f"loader: the state is of one of {part[0]} workers, found are {workers}, needed are as "
-                                      "many, or the state of a loader outside of them")
+                raise InvalidArgument(f"loader: the state is of one of {part[0]} workers, "
+                                      f"found are {workers}, needed are as many, "
+                                      "or the state of a loader outside of them")
             if info is not None:
                 # The first batch comes from worker 0, wherever the run stands.
                 self._begin = 0 if state is None else int(state["next_batch"])
@@ -233,8 +241,8 @@ class Loader(IterableDataset[Batch]):
         return self._made().batches_per_epoch
 
     def state_dict(self) -> dict[str, Any]:
-        """Where the run stands after the batches that this process took, the same on any mesh. In a DataLoader's worker:
-        where the worker stands."""
+        """Where the run stands after the batches that this process took, the same on any mesh. In a
+        DataLoader's worker: where the worker stands."""
         made = self._made()
         return made.state_dict() if made._part[0] == 1 else {**made.state_dict(), "worker": list(made._part)}
 

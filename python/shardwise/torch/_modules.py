@@ -16,15 +16,17 @@ from .._arrays.torch_tensors import address_of
 from .._trees import objects as _objects
 
 _WRAPPERS = (torch.nn.parallel.DistributedDataParallel, torch.nn.DataParallel)
-# Activation checkpointing and FSDP1 leave these out of state_dict() by themselves, but not out of named_parameters().
+# Activation checkpointing and FSDP1 leave these out of state_dict() by themselves, but not out of
+# named_parameters().
 _HIDDEN = ("_checkpoint_wrapped_module", "_fsdp_wrapped_module")
 _ADDED = ("module", "_orig_mod", *_HIDDEN)
 
 
 class Names:
-    """The names of a module's values without those that DistributedDataParallel, DataParallel ("module."), torch.compile
-    ("_orig_mod."), activation checkpointing ("_checkpoint_wrapped_module.") and FSDP1 ("_fsdp_wrapped_module.") add, at any
-    depth. What a wrapper has of its own by a name that is also within stays apart: nothing is left out there."""
+    """The names of a module's values without those that DistributedDataParallel, DataParallel ("module."),
+    torch.compile ("_orig_mod."), activation checkpointing ("_checkpoint_wrapped_module.") and FSDP1
+    ("_fsdp_wrapped_module.") add, at any depth. What a wrapper has of its own by a name that is also within
+    stays apart: nothing is left out there."""
 
     def __init__(self, module: torch.nn.Module) -> None:
         self._added = set()
@@ -126,8 +128,8 @@ def _loads_in_place(function: Any) -> bool:
 
 
 def given_names(module: torch.nn.Module, state: Mapping[str, Any]) -> list[str]:
-    """The names in state_of() of values that load_state_dict() copies into no parameter and no buffer: of get_extra_state() and
-    of hooks, and of parameters that get their shape from the loaded value."""
+    """The names in state_of() of values that load_state_dict() copies into no parameter and no buffer: of
+    get_extra_state() and of hooks, and of parameters that get their shape from the loaded value."""
     names = Names(module)
     own = [*module.named_parameters(remove_duplicate=False), *module.named_buffers(remove_duplicate=False)]
     known = {names.clean(name) for name, _ in own}
@@ -138,7 +140,8 @@ def given_names(module: torch.nn.Module, state: Mapping[str, Any]) -> list[str]:
     if any(type(inner).__name__ == "FullyShardedDataParallel" for inner in module.modules()):
         return extra  # its parameters have names and memory of their own
     memory = {_storage_of(tensor) for _, tensor in own} - {None}
-    return [name for name in found if name in extra or is_lazy(state[name]) or _storage_of(state[name]) not in memory]
+    return [name for name in found if name in extra or is_lazy(state[name])
+            or _storage_of(state[name]) not in memory]
 
 
 def _storage_of(value: Any) -> tuple[int, int] | None:
@@ -182,7 +185,8 @@ def materialise(module: torch.nn.Module) -> None:
             made[id(tensor)] = tensor, torch.empty_like(tensor, device=device)
         return made[id(tensor)][1]
 
-    module._apply(with_memory)  # type: ignore[no-untyped-call]  # what to_empty() calls, and what FSDP2 looks out for
+    module._apply(
+        with_memory)  # type: ignore[no-untyped-call]  # what to_empty() calls, and what FSDP2 looks out for
     for (first, name), *others in places.values():
         for inner, tied in others:
             inner._parameters[tied] = first._parameters[name]

@@ -38,7 +38,8 @@ def nearest(name: str, known: Iterable[str]) -> str:
     return f" (nearest: {near[0]!r})" if near else ""
 
 
-def what_to_write(tops: Iterable[str], asked: Iterable[str], missing: Iterable[str], there: Iterable[str]) -> str:
+def what_to_write(tops: Iterable[str], asked: Iterable[str], missing: Iterable[str],
+                  there: Iterable[str]) -> str:
     """Returns the advice for names that differ only by prefixes of module wrappers or the state, or by levels
     of containers."""
     wanted, stored, absent = set(asked), list(there), list(missing)

@@ -18,21 +18,21 @@ from .._errors import InvalidArgument
 from ._load import state_of
 
 
-def open(path: Path, *, device: Any = "cpu", pin: bool = True, threads: int = 0,  # noqa: A001 - as safetensors' safe_open
+def open(path: Path, *, device: Any = "cpu", pin: bool = True, threads: int = 0,
          names: str | Iterable[str] | None = None, rename: Rename | None = None, cast: Cast | None = None,
          transpose: Transpose | None = None, split: Split | None = None, join: Join | None = None,
          resize: Resize | None = None) -> Checkpoint:
     """As shardwise.open(), but indexing gives torch's tensors, on a device: open(path)["w"][:, 2:5]."""
     device = memory_device(f"open {path}", device)
-    checkpoint = Checkpoint(path, pin=pin, threads=threads, names=names, rename=rename, cast=cast, transpose=transpose, split=split,
-                            join=join, resize=resize)
+    checkpoint = Checkpoint(path, pin=pin, threads=threads, names=names, rename=rename, cast=cast,
+                            transpose=transpose, split=split, join=join, resize=resize)
     checkpoint.device = device
     return checkpoint
 
 
 class Tensor(_tensor.Tensor):
-    """A tensor of an open checkpoint. t[10:20, ::2] reads it, of the file only the chunks that are needed. Indices are integers,
-    slices and "...", and steps may be negative. np.asarray(t) gives numpy's."""
+    """A tensor of an open checkpoint. t[10:20, ::2] reads it, of the file only the chunks that are needed.
+    Indices are integers, slices and "...", and steps may be negative. np.asarray(t) gives numpy's."""
 
     __slots__ = ("device",)
     device: torch.device
@@ -45,14 +45,15 @@ class Tensor(_tensor.Tensor):
         return shared_tensor(np.asarray(array)).to(self.device)
 
     def read_into(self, out: torch.Tensor, box: Any = ...) -> None:  # type: ignore[override]
-        """Fills a tensor of the same dtype, of any strides and device, and of the shape that `box`, an index, has."""
+        """Fills a tensor of the same dtype, of any strides and device, and of the shape that `box`, an index,
+        has."""
         selection = _tensor.Selection(self, box)
         if not isinstance(out, torch.Tensor):
-            raise InvalidArgument(f"read_into: for {self.name!r} found {type(out).__module__}.{type(out).__qualname__}, needed is a "
-                                  f"tensor")
+            raise InvalidArgument(f"read_into: for {self.name!r} found "
+                                  f"{type(out).__module__}.{type(out).__qualname__}, needed is a tensor")
         if out.dtype != self.dtype or tuple(out.shape) != selection.shape:
-            raise InvalidArgument(f"read_into: {self.name!r} is {self.dtype} {list(selection.shape)} there, the tensor {out.dtype} "
-                                  f"{list(out.shape)}")
+            raise InvalidArgument(f"read_into: {self.name!r} is {self.dtype} {list(selection.shape)} there, "
+                                  f"the tensor {out.dtype} {list(out.shape)}")
         region = region_of(out)
         if region is not None and region.overlaps_itself():
             raise InvalidArgument(f"read_into: {several_places(self.name)}")
@@ -76,7 +77,8 @@ class Checkpoint(_tensor.Checkpoint):
         return found
 
     def load(self, names: str | Iterable[str] | None = None) -> dict[str, Any]:
-        """Tensors and objects by name; without names the tree that was saved, as shardwise.torch.load_state_dict()."""
+        """Tensors and objects by name; without names the tree that was saved, as
+        shardwise.torch.load_state_dict()."""
         if names is None:
             return state_of(self, self.device)
         chosen = self.select(names)

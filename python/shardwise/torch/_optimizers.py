@@ -1,8 +1,9 @@
 """Optimizers: their state by the names of the parameters, or by numbers, and back.
 
-What is stored is {"state": {parameter: {...}}, "param_groups": [{..., "params": [parameter, ...]}, ...]}. A parameter is
-its name in the module that has all of them; if no single one has, its name in the state, with the module's before it; if
-one is in no module of the state, all are numbers, as in the optimizer's own state_dict().
+What is stored is {"state": {parameter: {...}}, "param_groups": [{..., "params": [parameter, ...]}, ...]}. A
+parameter is its name in the module that has all of them; if no single one has, its name in the state, with
+the module's before it; if one is in no module of the state, all are numbers, as in the optimizer's own
+state_dict().
 """
 
 from __future__ import annotations
@@ -17,8 +18,8 @@ from .._trees.nested import Path, named
 from . import _modules
 
 # Keys of state that has its parameter's shape, in the optimizers of torch.optim.
-_LIKE_PARAMETERS = ("exp_avg", "exp_avg_sq", "max_exp_avg_sq", "exp_inf", "momentum_buffer", "square_avg", "grad_avg",
-                    "acc_delta")
+_LIKE_PARAMETERS = ("exp_avg", "exp_avg_sq", "max_exp_avg_sq", "exp_inf", "momentum_buffer", "square_avg",
+                    "grad_avg", "acc_delta")
 
 
 class ParameterNames:
@@ -51,7 +52,8 @@ class ParameterNames:
         return [f"{path}.{name}" for path, found in self._by_module for name in found.get(id(parameter), ())]
 
     def all_of(self, optimizer: torch.optim.Optimizer) -> dict[str | int, int]:
-        """The number of a parameter by each name that it may have been stored by. Names of several are left out."""
+        """The number of a parameter by each name that it may have been stored by. Names of several are left
+        out."""
         numbers: dict[str | int, int] = {}
         twice: set[str | int] = set()
         for number, parameter in enumerate(parameters_of(optimizer)):
@@ -87,8 +89,10 @@ def state_of(optimizer: torch.optim.Optimizer, names: ParameterNames) -> Any:
     if not has_numbers(given):
         return given
     called = names.of(optimizer)
-    return {**given, "state": {called[key] if type(key) is int else key: value for key, value in given["state"].items()},
-            "param_groups": [{**group, "params": [called[i] for i in group["params"]]} for group in given["param_groups"]]}
+    return {**given, "state": {called[key] if type(key) is int else key: value
+                               for key, value in given["state"].items()},
+            "param_groups": [{**group, "params": [called[i] for i in group["params"]]}
+                             for group in given["param_groups"]]}
 
 
 def has_numbers(state: Any) -> bool:
@@ -111,7 +115,8 @@ class Matched:
 def matched(optimizer: torch.optim.Optimizer, names: ParameterNames, stored_groups: Any, keys: Iterable[Any],
             strict: bool) -> Matched:
     """stored_groups: as stored, with tensors of any values. keys: of the stored state."""
-    stored = [group for group in stored_groups if isinstance(group, Mapping)] if isinstance(stored_groups, (list, tuple)) else []
+    stored = ([group for group in stored_groups if isinstance(group, Mapping)]
+              if isinstance(stored_groups, (list, tuple)) else [])
     lists: list[Sequence[Any]] = [group.get("params", ()) for group in stored]
     numbers = _numbers(optimizer, names, lists, keys)
     group_of = {numbers[key]: at for at, of_group in enumerate(lists) for key in of_group if key in numbers}
@@ -130,16 +135,20 @@ def matched(optimizer: torch.optim.Optimizer, names: ParameterNames, stored_grou
         elif not members and strict:
             faults.append(f"has no group without parameters for the optimizer's group {at}")
         if unknown and strict:
-            faults.append(f"has no parameter {', '.join(repr(name) for name in unknown[:5])}{', ...' if len(unknown) > 5 else ''} "
-                          f"of the optimizer's group {at}")
+            faults.append(
+                "has no parameter "
+                f"{', '.join(repr(name) for name in unknown[:5])}{', ...' if len(unknown) > 5 else ''} of "
+                f"the optimizer's group {at}")
         elif len(from_groups) > 1:
-            faults.append(f"has the parameters of the optimizer's group {at} in its groups {sorted(from_groups)}, needed is one")
+            faults.append(f"has the parameters of the optimizer's group {at} in its groups "
+                          f"{sorted(from_groups)}, needed is one")
         elif from_groups:
             there = {key: value for key, value in stored[from_groups.pop()].items() if key != "params"}
-            absent, odd = sorted(set(options) - set(there)), sorted(set(there) - set(options) - {"initial_lr"})
+            absent, odd = (sorted(set(options) - set(there)),
+                           sorted(set(there) - set(options) - {"initial_lr"}))
             if absent and odd and strict:  # a version of torch adds options; another optimizer has others
-                faults.append(f"is of another optimizer: group {at} has no {', '.join(map(repr, absent))} there, and no "
-                              f"{', '.join(map(repr, odd))} here")
+                faults.append(f"is of another optimizer: group {at} has no {', '.join(map(repr, absent))} "
+                              f"there, and no {', '.join(map(repr, odd))} here")
             options = there
         groups.append({**options, "params": members})
     return Matched(numbers, groups, faults)
@@ -151,13 +160,15 @@ def _numbers(optimizer: torch.optim.Optimizer, names: ParameterNames, lists: lis
     count = len(parameters_of(optimizer))
     stored = [*(key for of_group in lists for key in of_group), *keys]
     found = {key: known[key] for key in stored if type(key) is not int and key in known}
-    if lists and [len(of_group) for of_group in lists] != [len(group["params"]) for group in optimizer.param_groups]:
+    if lists and [len(of_group) for of_group in lists] != [len(group["params"])
+                                                           for group in optimizer.param_groups]:
         return found  # a place says nothing
     if not found and not names.modules:
         # Stored by names, and in a state without modules: in the order of the groups, as torch has it.
         found = {key: number for number, key in enumerate(key for of_group in lists for key in of_group)}
     for key in stored:  # DCP makes texts of numbers
-        if key not in found and (type(key) is int or isinstance(key, str) and key.isdecimal()) and int(key) < count:
+        if (key not in found and (type(key) is int or isinstance(key, str) and key.isdecimal())
+            and int(key) < count):
             found[key] = int(key)
     return found
 
@@ -171,8 +182,8 @@ def existing(optimizer: torch.optim.Optimizer, parameter: torch.Tensor, keys: Pa
 
 
 def keep(optimizer: Any, own: Iterable[tuple[torch.Tensor, Path, torch.Tensor]]) -> None:
-    """After load_state_dict(), which casts state to the dtype of its parameter: state that had another one, by parameter and
-    keys, has it again."""
+    """After load_state_dict(), which casts state to the dtype of its parameter: state that had another one,
+    by parameter and keys, has it again."""
     for parameter, keys, tensor in own:
         inner = existing(optimizer, parameter, keys[:-1])
         found = inner.get(keys[-1]) if isinstance(inner, dict) else None

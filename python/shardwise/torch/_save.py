@@ -32,17 +32,21 @@ from ._state import PerRank, State, flat_values, is_array
 
 #: What torch.save, DCP and others call it.
 _OTHER_NAMES = {
-    **dict.fromkeys(("checkpoint_id", "f", "filename", "directory", "ckpt_dir", "output_dir"), "the path itself, first: save(path, state)"),
-    **dict.fromkeys(("state_dict", "obj", "tensors", "model", "optimizer", "tree"), 'the state, after the path: save(path, {"model": model})'),
+    **dict.fromkeys(("checkpoint_id", "f", "filename", "directory", "ckpt_dir", "output_dir"),
+                    "the path itself, first: save(path, state)"),
+    **dict.fromkeys(("state_dict", "obj", "tensors", "model", "optimizer", "tree"),
+                    'the state, after the path: save(path, {"model": model})'),
     **dict.fromkeys(("process_group", "no_dist"), "group=, or shardwise.group.single()"),
     **dict.fromkeys(("num_workers", "thread_count", "max_workers", "num_threads"), "threads="),
     **dict.fromkeys(("overwrite", "force", "exist_ok"), 'existing="replace"'),
-    **dict.fromkeys(("compression", "compress"), "codec="), "metadata": "user=", "extra": "user=", "dtype": "cast= of a load",
-    **dict.fromkeys(("storage_writer", "planner"), "save(path, state), or StorageWriter(path) for torch.distributed.checkpoint"),
-    **dict.fromkeys(("pickle_module", "pickle_protocol", "safe_serialization", "use_safetensors", "_use_new_zipfile_serialization"),
-                    "nothing in its place: nothing is pickled"),
-    **dict.fromkeys(("async_checkpointer_type", "async_stager", "async_save", "blocking"), "save() or save_async()"),
-    "step": "CheckpointManager(root).save(step, state)", "max_shard_size": "shardwise.export_model(path, target, max_shard=)"}
+    **dict.fromkeys(("compression", "compress"), "codec="), "metadata": "user=", "extra": "user=",
+    "dtype": "cast= of a load", **dict.fromkeys(("storage_writer", "planner"), "save(path, state), "
+                                                "or StorageWriter(path) for torch.distributed.checkpoint"),
+    **dict.fromkeys(("pickle_module", "pickle_protocol", "safe_serialization", "use_safetensors",
+                     "_use_new_zipfile_serialization"), "nothing in its place: nothing is pickled"),
+    **dict.fromkeys(("async_checkpointer_type", "async_stager", "async_save", "blocking"),
+                    "save() or save_async()"), "step": "CheckpointManager(root).save(step, state)",
+    "max_shard_size": "shardwise.export_model(path, target, max_shard=)"}
 
 
 @dataclass
@@ -103,15 +107,16 @@ class _Collected:
         for path, inner in names_of(flat.leaves, ".").items():
             leaf = flat.leaves[path]
             if inner in self._names:
-                raise InvalidArgument(f"found the name {inner!r} twice in the state, of its own and of the PerRank value {name!r}: "
-                                      f"needed is another name")
+                raise InvalidArgument(f"found the name {inner!r} twice in the state, "
+                                      f"of its own and of the PerRank value {name!r}: needed is another name")
             self._names.add(inner)
             if len(path) > 1:
                 self.paths[inner] = encoded_path(path)
             if is_array(leaf):
                 tensor = self._host(self._tensor(leaf, inner), inner)
                 self.sources.add(inner, dtype_name(tensor, inner), list(tensor.shape),
-                                 [((0,) * tensor.ndim, Memory(tensor))] if tensor.numel() else [], listed=True)
+                                 [((0,) * tensor.ndim, Memory(tensor))] if tensor.numel() else [],
+                                 listed=True)
             else:
                 objects[inner] = leaf
 
@@ -162,9 +167,10 @@ class _Collected:
             described[name] = [dtype_name(tensor, name), list(tensor.shape),
                                _core.hash128(tensor.data_ptr(), size) if compare else ""]
         # A tied tensor is described as the one that it is tied to, as another rank may have it apart.
-        described.update({name: described[first] for name, first in self.aliases.items() if first in described})
-        return json.dumps({"plain": described, "aliases": self.aliases, "kinds": self.kinds,
-                           "untied": [name for name, found in self.distributed.items() if not found.is_empty]}).encode()
+        described.update({name: described[first]
+                          for name, first in self.aliases.items() if first in described})
+        return json.dumps({"plain": described, "aliases": self.aliases, "kinds": self.kinds, "untied":
+                           [name for name, found in self.distributed.items() if not found.is_empty]}).encode()
 
     def add_agreed(self, owners: Mapping[str, int], aliases: Mapping[str, str]) -> None:
         """Adds the parts that this rank writes. A tensor that all ranks have is divided among them; else its
@@ -181,7 +187,8 @@ class _Collected:
             owner = owners.get(name)
             how: dict[str, Any] = {} if owner is None else {"listed": True}
             mine = owner in (None, self.group.rank)
-            parts = [((0,) * tensor.ndim, Memory(tensor))] if mine and (tensor.numel() or not tensor.ndim) else []
+            parts = [((0,) * tensor.ndim,
+                      Memory(tensor))] if mine and (tensor.numel() or not tensor.ndim) else []
             self.sources.add(name, dtype_name(tensor, name), list(tensor.shape), parts, **how)
 
 
@@ -198,17 +205,20 @@ def _agree_on(values: list[bytes]) -> bytes:
             ranks.setdefault(name, []).append(rank)
             known = first.setdefault(name, described)
             if known[:2] != described[:2]:
-                wrong.append(f"tensor {name!r} is {described[0]} {described[1]} on rank {rank} and {known[0]} {known[1]} on rank "
-                             f"{ranks[name][0]}")
+                wrong.append(f"tensor {name!r} is {described[0]} {described[1]} on rank {rank} and "
+                             f"{known[0]} {known[1]} on rank {ranks[name][0]}")
             elif known != described:
                 wrong.append(f"tensor {name!r} of rank {rank} is not that of rank {ranks[name][0]}")
         for path, kind in of_rank["kinds"].items():
             known, expected = kinds.setdefault(path, (rank, kind))
             if kind != expected:
-                wrong.append(f"the container at {path} is {kind} on rank {rank} and {expected} on rank {known}")
+                wrong.append(f"the container at {path} is {kind} on rank {rank} and {expected} on rank "
+                             f"{known}")
     if wrong:
-        trust = ', and replicas="trust" does not compare tensors' if any("is not that of rank" in one for one in wrong) else ""
-        raise InvalidArgument(f"{'; '.join(wrong[:10])}: give a value that each rank has of its own as PerRank(value){trust}")
+        trust = (', and replicas="trust" does not compare tensors'
+                 if any("is not that of rank" in one for one in wrong) else "")
+        raise InvalidArgument(f"{'; '.join(wrong[:10])}: "
+                              f"give a value that each rank has of its own as PerRank(value){trust}")
     owners = {name: of[0] for name, of in ranks.items() if len(of) < len(values)}
     return json.dumps({"owners": owners, "aliases": _agreed_aliases(said)}).encode()
 
@@ -231,7 +241,8 @@ def _finish(call: Call, path: str, collected: _Collected, options: dict[str, Any
             progress: Progress, managed: Managed, waited: float | None = None) -> SaveStats:
     """waited: how long the caller was kept; None: he waits for this, too."""
     group: Group = collected.group
-    agreed = json.loads(call.agree(lambda: collected.describe(replicas == "check" and group.size > 1), _agree_on))
+    agreed = json.loads(call.agree(lambda: collected.describe(replicas == "check" and group.size > 1),
+                                   _agree_on))
     collected.add_agreed(agreed["owners"], agreed["aliases"])
     extra: dict[str, Any] = {"paths": collected.paths, "containers": collected.kinds}
     for key, value in (("per_rank", collected.per_rank), ("numpy", collected.numpy),
@@ -252,60 +263,64 @@ def _check(options: dict[str, Any], replicas: str) -> None:
 
 def _call(group: Group, path: str, user: Any, options: dict[str, Any], deadline: float, replicas: str,
           managed: Managed) -> Call:
-    return call_of(group, path, user=user, codec=options["codec"], existing=options["existing"], deadline=deadline,
-                   replicas=replicas, **managed.same)
+    return call_of(group, path, user=user, codec=options["codec"], existing=options["existing"],
+                   deadline=deadline, replicas=replicas, **managed.same)
 
 
 @options_of_others(_OTHER_NAMES)
-def save(path: FilePath, state: Mapping[str, Any], *, user: Any = None, codec: Codec = "zstd", existing: Existing = "fail",
-         replicas: str = "check", group: Group | None = None, threads: int = 0, memory: int = MEMORY,
-         deadline: float = DEADLINE, progress: Progress = None, unchanged_since: FilePath | None = None) -> SaveStats:
+def save(path: FilePath, state: Mapping[str, Any], *, user: Any = None, codec: Codec = "zstd",
+         existing: Existing = "fail", replicas: str = "check", group: Group | None = None, threads: int = 0,
+         memory: int = MEMORY, deadline: float = DEADLINE, progress: Progress = None,
+         unchanged_since: FilePath | None = None) -> SaveStats:
     """Saves the state of a job as the checkpoint `path`. Every process calls it.
 
-    state: by name, modules, optimizers, objects with state_dict() and load_state_dict(), DTensors of any placements but
-    partial ones, tensors, numpy arrays, PerRank values, and plain objects; dicts, lists and tuples of them, at any depth.
-    Modules are stored by the names that they have without DistributedDataParallel and torch.compile, optimizers by the
-    names of their parameters in the state's modules, else by numbers. A tensor that all ranks have is stored once, and so
-    are tensors that are tied on all ranks. replicas="check": plain tensors and objects of one name must be equal on all
-    ranks that have it, else the error names rank and tensor; "trust": tensors are not compared.
+    state: by name, modules, optimizers, objects with state_dict() and load_state_dict(), DTensors of any
+    placements but partial ones, tensors, numpy arrays, PerRank values, and plain objects; dicts, lists and
+    tuples of them, at any depth. Modules are stored by the names that they have without
+    DistributedDataParallel and torch.compile, optimizers by the names of their parameters in the state's
+    modules, else by numbers. A tensor that all ranks have is stored once, and so are tensors that are tied on
+    all ranks. replicas="check": plain tensors and objects of one name must be equal on all ranks that have
+    it, else the error names rank and tensor; "trust": tensors are not compared.
 
-    The processes agree over torch.distributed's store, with no collective: whatever else is under way does not matter.
-    Path, user, codec, existing and replicas must be the same on all ranks, and saves come in the same order. What fails
-    on one rank is raised on all, and nothing is committed. deadline: seconds that one waits for the others. progress: of
-    what this rank writes. unchanged_since: a checkpoint whose chunks that have not changed are linked (rank 0's counts), as
-    in shardwise.save().
+    The processes agree over torch.distributed's store, with no collective: whatever else is under way does
+    not matter. Path, user, codec, existing and replicas must be the same on all ranks, and saves come in the
+    same order. What fails on one rank is raised on all, and nothing is committed. deadline: seconds that one
+    waits for the others. progress: of what this rank writes. unchanged_since: a checkpoint whose chunks that
+    have not changed are linked (rank 0's counts), as in shardwise.save().
     """
     options = {"codec": codec, "existing": existing, "threads": threads, "memory": memory,
                "find_earlier": since(unchanged_since)}
-    return save_managed(local(path, "save"), state, user, options, replicas, auto() if group is None else group, deadline,
-                        progress, Managed())
+    return save_managed(local(path, "save"), state, user, options, replicas,
+                        auto() if group is None else group, deadline, progress, Managed())
 
 
-def save_managed(path: str, state: Mapping[str, Any], user: Any, options: dict[str, Any], replicas: str, group: Group,
-                 deadline: float, progress: Progress, managed: Managed) -> SaveStats:
+def save_managed(path: str, state: Mapping[str, Any], user: Any, options: dict[str, Any], replicas: str,
+                 group: Group, deadline: float, progress: Progress, managed: Managed) -> SaveStats:
     with _call(group, path, user, options, deadline, replicas, managed) as call:
         _check(options, replicas)
         return _finish(call, path, _Collected(state, user, group, None), options, replicas, progress, managed)
 
 
 @options_of_others(_OTHER_NAMES)
-def save_async(path: FilePath, state: Mapping[str, Any], *, user: Any = None, codec: Codec = "zstd", existing: Existing = "fail",
+def save_async(path: FilePath, state: Mapping[str, Any], *, user: Any = None, codec: Codec = "zstd",
+               existing: Existing = "fail",
                replicas: str = "check", group: Group | None = None, threads: int = 0, memory: int = MEMORY,
                deadline: float = DEADLINE, keep_copy: bool = True) -> PendingSave:
-    """As save(), but returns when the values are copied to host memory: tensors and objects may change while the save
-    goes on. Its result() waits for the commit and raises what went wrong; what cannot be stored is raised at once.
+    """As save(), but returns when the values are copied to host memory: tensors and objects may change while
+    the save goes on. Its result() waits for the commit and raises what went wrong; what cannot be stored is
+    raised at once.
 
-    keep_copy: the memory of the copies of CPU tensors, as large as they are, stays for the next call. With a state of the
-    same sizes, that call takes as long as the copy alone: new memory takes several times as long. False: it is freed when
-    the save has ended.
+    keep_copy: the memory of the copies of CPU tensors, as large as they are, stays for the next call. With a
+    state of the same sizes, that call takes as long as the copy alone: new memory takes several times as
+    long. False: it is freed when the save has ended.
     """
     options = {"codec": codec, "existing": existing, "threads": threads, "memory": memory}
-    return save_async_managed(local(path, "save"), state, user, options, replicas, auto() if group is None else group,
-                              deadline, keep_copy, Managed())
+    return save_async_managed(local(path, "save"), state, user, options, replicas,
+                              auto() if group is None else group, deadline, keep_copy, Managed())
 
 
-def save_async_managed(path: str, state: Mapping[str, Any], user: Any, options: dict[str, Any], replicas: str, group: Group,
-                       deadline: float, keep_copy: bool, managed: Managed,
+def save_async_managed(path: str, state: Mapping[str, Any], user: Any, options: dict[str, Any], replicas: str,
+                       group: Group, deadline: float, keep_copy: bool, managed: Managed,
                        turn: _core.Turn | None = None) -> PendingSave:
     call = _call(group, path, user, options, deadline, replicas, managed)
     staging = Staging()
@@ -346,11 +361,13 @@ def save_async_managed(path: str, state: Mapping[str, Any], user: Any, options: 
 
 
 def prepare_async(state: Mapping[str, Any]) -> None:
-    """Makes the first save_async() of this state as fast as the later ones, by having the memory for its copies now."""
+    """Makes the first save_async() of this state as fast as the later ones, by having the memory for its
+    copies now."""
     from torch.distributed.checkpoint.state_dict import _init_optim_state
 
     staging = Staging()
-    fresh = [value for value in State(state).stateful.values() if isinstance(value, torch.optim.Optimizer) and not value.state]
+    fresh = [value for value in State(state).stateful.values() if isinstance(value, torch.optim.Optimizer)
+             and not value.state]
     try:
         for optimizer in fresh:
             _init_optim_state(optimizer)  # as a step of no gradients would

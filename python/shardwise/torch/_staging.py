@@ -1,4 +1,5 @@
-"""Host memory into which asynchronous saves copy: kept from one to the next, as new pages cost more than the copy."""
+"""Host memory into which asynchronous saves copy: kept from one to the next, as new pages cost more than the
+copy."""
 
 from __future__ import annotations
 
@@ -31,7 +32,8 @@ class Staging:
         return copy
 
     def fill(self) -> None:
-        """One copy right after the other: what Python does in between would be slow, as copies empty the CPU's caches."""
+        """One copy right after the other: what Python does in between would be slow, as copies empty the
+        CPU's caches."""
         for copy, tensor in self._copies:
             copy.copy_(tensor)
         self._copies.clear()

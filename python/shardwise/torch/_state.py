@@ -1,5 +1,5 @@
-"""The state of a job as names and leaves: modules, optimizers, Stateful objects, DTensors, tensors, arrays, plain
-objects, at any depth of dicts, lists and tuples."""
+"""The state of a job as names and leaves: modules, optimizers, Stateful objects, DTensors, tensors, arrays,
+plain objects, at any depth of dicts, lists and tuples."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from . import _modules, _optimizers
 
 
 class PerRank:
-    """A value that each rank has of its own, such as the state of its random generator; or a tree of such values. In a
-    target, PerRank(None) is filled with the value that this rank has saved; if there are other ranks now, ranks without
-    one keep theirs."""
+    """A value that each rank has of its own, such as the state of its random generator; or a tree of such
+    values. In a target, PerRank(None) is filled with the value that this rank has saved; if there are other
+    ranks now, ranks without one keep theirs."""
 
     def __init__(self, value: Any) -> None:
         self.value = value
@@ -50,13 +50,13 @@ def flat_values(tree: Any, path: Path) -> Flat:
 
 
 class State:
-    """A state, taken apart as far as containers go: `flat` has modules, optimizers and other Stateful objects whole.
-    Raises InvalidArgument for anything but a dict by names."""
+    """A state, taken apart as far as containers go: `flat` has modules, optimizers and other Stateful objects
+    whole. Raises InvalidArgument for anything but a dict by names."""
 
     def __init__(self, state: Mapping[str, Any]) -> None:
         if not isinstance(state, Mapping):
-            raise InvalidArgument(f"the state is {type(state).__module__}.{type(state).__qualname__}, needed is a dict by names, as "
-                                  f'{{"model": model}}, or model.state_dict()')
+            raise InvalidArgument(f"the state is {type(state).__module__}.{type(state).__qualname__}, needed "
+                                  "is a dict by names, as " f'{{"model": model}}, or model.state_dict()')
         self.flat = Flat()
         for name, value in state.items():
             if not isinstance(name, str):
@@ -86,7 +86,8 @@ class State:
         for path, leaf in self.flat.leaves.items():
             if path in self.stateful:
                 inner = flat_values(self.tree_of(leaf), path)
-                if inner.kinds.get(path) == "OrderedDict":  # says nothing: a state_dict() may be one or a dict
+                # says nothing: a state_dict() may be one or a dict
+                if inner.kinds.get(path) == "OrderedDict":
                     inner.kinds.pop(path)
                 found.leaves.update(inner.leaves)
                 found.kinds.update(inner.kinds)

@@ -54,11 +54,14 @@ class Target:
         self._below: dict[Path, list[str]] | None = None
         self._layouts = Layouts()
         self._regions = Regions()
-        self._ties: list[tuple[str, str, torch.Tensor]] = []  # second names of memory, the first ones, and the target
+        # second names of memory, the first ones, and the target
+        self._ties: list[tuple[str, str, torch.Tensor]] = []
         self._fills: list[tuple[str, torch.Tensor]] = []
-        self._later: list[tuple[str, Path]] = []  # of tensors on the meta device, by their paths, as they have no memory yet
+        # of tensors on the meta device, by their paths, as they have no memory yet
+        self._later: list[tuple[str, Path]] = []
         self._copies: list[tuple[np.ndarray, np.ndarray]] = []  # for arrays that torch cannot show
-        self._own: dict[Path, list[tuple[torch.Tensor, Path, torch.Tensor]]] = {}  # optimizers' state that is filled in place
+        # optimizers' state that is filled in place
+        self._own: dict[Path, list[tuple[torch.Tensor, Path, torch.Tensor]]] = {}
         self._found: dict[Path, Any] = {}  # leaves of containers
         self._inner: dict[Path, Any] = {}  # the states for Stateful objects
         self._modules: dict[Path, Flat] = {}  # the states for modules on the meta device
@@ -135,8 +138,8 @@ class Target:
         if is_array(leaf):
             if _modules.is_meta(leaf):
                 self._used.update([] if name is None else [name])
-                self.wrong.append(f"{named(path)!r} is on the meta device, where it has no memory to be filled: needed is a tensor "
-                                  f"with memory, or a module, or None")
+                self.wrong.append(f"{named(path)!r} is on the meta device, where it has no memory to be "
+                                  "filled: needed is a tensor with memory, or a module, or None")
                 return leaf
             return self._take_array(path, name, leaf)
         if name is not None and name in self.checkpoint.objects:
@@ -157,7 +160,8 @@ class Target:
         return leaf
 
     def _as(self, leaf: Any, found: Any, path: Path) -> Any:
-        # DCP, and earlier versions, have stored a list without tensors value by value: a tuple is a list there.
+        # DCP, and earlier versions, have stored a list without tensors value by value: a tuple is a list
+        # there.
         found = type(leaf)(found) if type(leaf) in (list, tuple) and type(found) is list else found
         try:
             return _containers.like(leaf, found)
@@ -192,7 +196,8 @@ class Target:
             return within
         if name in self.checkpoint.objects:
             self._used.add(name)
-            self.wrong.append(f"{name!r} is {type(self.checkpoint.objects[name]).__name__} there, a tensor here")
+            self.wrong.append(f"{name!r} is {type(self.checkpoint.objects[name]).__name__} there, "
+                              "a tensor here")
             return leaf
         if isinstance(leaf, torch.Tensor):
             if self._fits(name, leaf.dtype, leaf.shape):
@@ -230,7 +235,8 @@ class Target:
                 self.skipped.append(name)
                 return False
         if dtype != expected or tuple(shape) != stored.shape:
-            self.wrong.append(f"{name!r} is {expected} {list(stored.shape)} there, {dtype} {list(shape)} here")
+            self.wrong.append(f"{name!r} is {expected} {list(stored.shape)} there, "
+                              f"{dtype} {list(shape)} here")
             return False
         return True
 
@@ -256,13 +262,14 @@ class Target:
             array = np.empty(stored.shape, NUMPY[stored.dtype_name])
             self._fill(name, shared_tensor(array))
             return array
-        tensor = empty_beside(own if isinstance(own, torch.Tensor) else None, stored.shape, TORCH[stored.dtype_name])
+        tensor = empty_beside(own if isinstance(own, torch.Tensor) else None, stored.shape,
+                              TORCH[stored.dtype_name])
         self._fill(name, tensor)
         return tensor
 
     def _as_stored(self, place: Path, name: str, own: Any, in_place: bool = False) -> Any:
-        """For an object's own load_state_dict(): as it was stored; in the memory of `own`, if that has this dtype and shape.
-        in_place: nothing but that memory will do."""
+        """For an object's own load_state_dict(): as it was stored; in the memory of `own`, if that has this
+        dtype and shape. in_place: nothing but that memory will do."""
         if name in self.checkpoint.objects:
             return self._as(own, self._object(name), place)
         if is_array(own) and not _modules.is_meta(own) and (in_place or self._is_alike(name, own)):
@@ -279,7 +286,8 @@ class Target:
 
     def _subtree(self, path: Path) -> Any:
         """Returns all that is stored below a path, as a tree."""
-        return self._tree(path, {self._paths[name][len(path):]: self._object(name) if name in self.checkpoint.objects
+        return self._tree(path, {self._paths[name][len(path):]: self._object(name)
+                                 if name in self.checkpoint.objects
                                  else self._fresh(name) for name in self._names_below(path)})
 
     def _tree(self, at: Path, leaves: Mapping[Path, Any]) -> Any:
@@ -297,7 +305,8 @@ class Target:
             (self._used if rank < self.ranks else self._of_absent_ranks).update(names)
         if ranks > self.ranks and self.rank == 0:
             absent = f"rank {self.ranks}" if ranks == self.ranks + 1 else f"ranks {self.ranks} to {ranks - 1}"
-            warn(f"{name!r} was saved by {ranks} ranks, found are {self.ranks}: the values of {absent} are not used")
+            warn(f"{name!r} was saved by {ranks} ranks, found are {self.ranks}: "
+                 f"the values of {absent} are not used")
         own = PerRank.name(name, self.rank)
         if own in self.checkpoint.objects:
             return self._object(own)
@@ -315,10 +324,12 @@ class Target:
         flat = flat_values(state, path)
         taken = Flat(kinds=flat.kinds)
         names = self._names_in_module(path, flat.leaves)
-        for tied in _modules.ties(module) if len(names) < len(flat.leaves) else ():  # formats without ties, as safetensors, have one name
+        # formats without ties, as safetensors, have one name
+        for tied in _modules.ties(module) if len(names) < len(flat.leaves) else ():
             there = [names[(*path, name)] for name in tied if (*path, name) in names]
             names.update({(*path, name): there[0] for name in tied if there and (*path, name) not in names})
-        firsts = {(*path, name): names.get((*path, tied[0])) for tied in _modules.ties(module) for name in tied[1:]}
+        firsts = {(*path, name): names.get((*path, tied[0])) for tied in _modules.ties(module)
+                  for name in tied[1:]}
         own_loading = {(*path, name) for name in _modules.own_loading(module, state)}
         given = own_loading | {(*path, name) for name in _modules.given_names(module, state)}
         for place, leaf in flat.leaves.items():
@@ -344,18 +355,22 @@ class Target:
                 taken.leaves[place] = self._take_leaf(place, leaf)
         unsaved = _modules.unsaved_on_meta(module)
         if unsaved:
-            self.wrong.append(f"{named(path)!r} has buffers on the meta device that no checkpoint has, as they are not persistent: "
-                              f"{', '.join(unsaved[:5])}: needed is a module whose buffers have memory")
+            self.wrong.append(f"{named(path)!r} has buffers on the meta device that no checkpoint has, "
+                              f"as they are not persistent: {', '.join(unsaved[:5])}: "
+                              "needed is a module whose buffers have memory")
         return taken.tree_below(path)
 
-    def _take_given(self, place: Path, leaves: Mapping[Path, Any], names: Mapping[Path, str], apart: bool) -> Any:
+    def _take_given(self, place: Path, leaves: Mapping[Path, Any], names: Mapping[Path, str],
+                    apart: bool) -> Any:
         """A value that a module takes by own code. names: of stored values. apart: not in its memory."""
-        own = {at: one.detach().clone() if apart and isinstance(one, torch.Tensor) and not is_lazy(one) else one
-               for at, one in leaves.items() if at[: len(place)] == place}
+        own = {at: one.detach().clone() if apart and isinstance(one, torch.Tensor) and not is_lazy(one)
+               else one for at, one in leaves.items() if at[: len(place)] == place}
         name = names.get(place) or self._name_of(place)
-        below = {self._paths[inner]: inner for inner in self._names_below(place)} if name is None else {place: name}
+        below = {self._paths[inner]: inner for inner in self._names_below(place)} if name is None else {
+            place: name}
         if below := below or {at: names[at] for at in own if at in names}:
-            return self._tree(place, {at[len(place):]: self._as_stored(at, inner, own.get(at)) for at, inner in below.items()})
+            return self._tree(place, {at[len(place):]: self._as_stored(at, inner, own.get(at))
+                                      for at, inner in below.items()})
         for at in own:
             self._miss(at)
         return build({at[len(place):]: leaf for at, leaf in own.items()}, {}, place)
@@ -363,10 +378,12 @@ class Target:
     def _take_meta(self, place: Path, name: str | None, leaf: torch.Tensor, first: str | None) -> None:
         """`first` is the stored name of the tensor that this one is tied to."""
         if name is None or name not in self.checkpoint:
-            self.wrong.append(f"{named(place)!r} is on the meta device, and there is no such tensor that could fill it")
+            self.wrong.append(f"{named(place)!r} is on the meta device, "
+                              "and there is no such tensor that could fill it")
         elif self._fits(name, leaf.dtype, leaf.shape):
             if any(a < b for a, b in zip(self.checkpoint[name].shape, leaf.shape)):
-                self.wrong.append(f"{named(place)!r} is on the meta device, where there is nothing that could pad it")
+                self.wrong.append(f"{named(place)!r} is on the meta device, "
+                                  "where there is nothing that could pad it")
             if first is None:
                 self._later.append((name, place))
             else:
@@ -386,7 +403,8 @@ class Target:
         if here:
             there: dict[str, list[str]] = {}
             for name in set(self._names_below(path)) - set(names.values()):
-                there.setdefault(_modules.without_wrappers(named(self._paths[name][len(path):])), []).append(name)
+                there.setdefault(_modules.without_wrappers(named(self._paths[name][len(path):])), []).append(
+                    name)
             names.update({of_place[0]: there[inner][0] for inner, of_place in here.items()
                           if len(of_place) == len(there.get(inner, ())) == 1})
         return names
@@ -395,12 +413,14 @@ class Target:
         """Returns its stored state, as it was; in the memory of its own tensors if these fit."""
         template = flat_values(self.state.tree_of(value), path)
         if self._kinds is not None:
-            self._kinds.update({place: kind for place, kind in template.kinds.items() if isinstance(kind, type)})
+            self._kinds.update({place: kind
+                                for place, kind in template.kinds.items() if isinstance(kind, type)})
         names = self._names_below(path)
         per_rank = [place for place in self._per_rank if place[: len(path)] == path]
         if path in self._stored:
             return self._as_stored(path, self._stored[path], template.leaves.get(path, {}))
-        there = {str(place[len(path)]) for place in (*map(self._paths.__getitem__, names), *per_rank) if len(place) > len(path)}
+        there = {str(place[len(path)])
+                 for place in (*map(self._paths.__getitem__, names), *per_rank) if len(place) > len(path)}
         here = {str(place[len(path)]) for place in template.leaves if len(place) > len(path)}
         if not names and not per_rank or here and there and not here & there:
             return self._missed(path, template.leaves)
@@ -411,7 +431,8 @@ class Target:
         for name in names:
             place = self._paths[name]
             taken[place] = self._as_stored(place, name, template.leaves.get(place),
-                                            isinstance(value, torch.optim.Optimizer) and self._is_of_fsdp1(value))
+                                           isinstance(value, torch.optim.Optimizer)
+                                           and self._is_of_fsdp1(value))
         return self._tree(path, {place[len(path):]: leaf for place, leaf in taken.items()})
 
     def _missed(self, path: Path, leaves: Mapping[Path, Any]) -> Any:
@@ -426,17 +447,19 @@ class Target:
     def _take_optimizer(self, path: Path, optimizer: torch.optim.Optimizer) -> Any:
         parameters = _optimizers.parameters_of(optimizer)
         if any(map(_modules.is_meta, parameters)):
-            self.wrong.append(f"{named(path)!r} has parameters on the meta device: needed is an optimizer that was made when its "
-                              f"module had memory")
+            self.wrong.append(f"{named(path)!r} has parameters on the meta device: "
+                              "needed is an optimizer that was made when its module had memory")
             return None
         given = optimizer.state_dict()
         names = self._names_below(path)
         if not _optimizers.has_numbers(given) or not names:
             return self._take_stateful(path, optimizer)
         inner = {name: self._paths[name][len(path):] for name in names}
-        groups = self._values_at((*path, "param_groups"), [n for n, place in inner.items() if place[0] == "param_groups"])
+        groups = self._values_at((*path, "param_groups"),
+                                 [n for n, place in inner.items() if place[0] == "param_groups"])
         of_state = {name: place for name, place in inner.items() if place[0] == "state" and len(place) > 1}
-        match = _optimizers.matched(optimizer, self.state.names, groups, [place[1] for place in of_state.values()], self.strict)
+        match = _optimizers.matched(optimizer, self.state.names, groups,
+                                    [place[1] for place in of_state.values()], self.strict)
         self.wrong += [f"{named(path)!r} {fault}" for fault in match.faults]
         state: dict[Any, dict[Path, Any]] = {}
         for name, (_, key, *rest) in of_state.items():
@@ -444,8 +467,10 @@ class Target:
                 leaf = self._of_parameter(name, path, optimizer, parameters[match.numbers[key]], tuple(rest))
                 state.setdefault(key, {})[tuple(rest)] = leaf
         # A parameter with another shape gets no state.
-        state = {key: leaves for key, leaves in state.items() if all(leaf is not _NOTHING for leaf in leaves.values())}
-        packed = {match.numbers[key]: self._tree((*path, "state", key), leaves) for key, leaves in state.items()}
+        state = {key: leaves for key, leaves in state.items()
+                 if all(leaf is not _NOTHING for leaf in leaves.values())}
+        packed = {match.numbers[key]: self._tree((*path, "state", key), leaves)
+                  for key, leaves in state.items()}
         unknown = set(range(len(parameters))) - set(match.numbers.values())
         packed.update({number: given["state"][number] for number in unknown if number in given["state"]})
         others = {place: self._object(name) if name in self.checkpoint.objects else self._fresh(name)
@@ -466,7 +491,8 @@ class Target:
         stored = self.checkpoint[name]
         own = _optimizers.existing(optimizer, parameter, keys)
         like = keys and (_optimizers.must_be_like_parameter(keys[-1], stored.shape)
-                         or isinstance(own, torch.Tensor) and _optimizers.must_be_like_parameter(keys[-1], own.shape))
+                         or isinstance(own, torch.Tensor)
+                         and _optimizers.must_be_like_parameter(keys[-1], own.shape))
         if isinstance(own, torch.Tensor) and (like or self._is_alike(name, own)):
             if self._fits(name, own.dtype, own.shape):
                 self._fill(name, own)
@@ -481,7 +507,8 @@ class Target:
             if self.skip_mismatched:
                 self.skipped.append(name)
                 return _NOTHING
-            self.wrong.append(f"{name!r} is {list(stored.shape)} there, its parameter {list(parameter.shape)} here")
+            self.wrong.append(f"{name!r} is {list(stored.shape)} there, "
+                              f"its parameter {list(parameter.shape)} here")
             return None
         if isinstance(parameter, DTensor) and stored.shape == tuple(parameter.shape) and stored.shape:
             made = torch.empty_like(parameter, dtype=TORCH[stored.dtype_name], requires_grad=False)
@@ -499,20 +526,25 @@ class Target:
         if not self._used and (there or asked):
             of_checkpoint = (few_of(list(dict.fromkeys(str(path[0]) for path in self._stored)))
                              + what_to_write(map(str, self._top), asked, self.missing, there))
-            raise InvalidArgument(f"{where}: found none of the {len(asked)} names of the state ({few_of(asked) or 'it is empty'}), needed "
-                                  f"is at least one: there {f'are {of_checkpoint}' if there else 'is none'}")
+            raise InvalidArgument(f"{where}: found none of the {len(asked)} names of the state "
+                                  f"({few_of(asked) or 'it is empty'}), needed is at least one: "
+                                  f"there {f'are {of_checkpoint}' if there else 'is none'}")
         if self.strict and self.missing:
             tops = {str(path[0]) for path in self._stored}
             groups = grouped(self.missing, tops)
-            few = [f"{name!r}{count_of(names)}{self._nearest(name)}" for name, names in list(groups.items())[:10]]
-            more = (", ..." if len(groups) > len(few) else "") + moved(self.missing, set(there) - self._used, ".")
-            self.wrong.append(f"{number_of(self.missing, 'name')} of the state {'is' if len(self.missing) == 1 else 'are'} not there: "
+            few = [f"{name!r}{count_of(names)}{self._nearest(name)}"
+                   for name, names in list(groups.items())[:10]]
+            more = (", ..." if len(groups) > len(few) else "") + moved(self.missing, set(there) - self._used,
+                                                                       ".")
+            self.wrong.append(f"{number_of(self.missing, 'name')} of the state "
+                              f"{'is' if len(self.missing) == 1 else 'are'} not there: "
                               f"{', '.join(few)}{more}")
         self.wrong += [*self._resizing.faults(), *self._regions.faults()]
         self.unused = sorted(set(there) - self._used - self._of_absent_ranks)
         if self.unused:
             groups = grouped(self.unused, {str(name) for name in self._top})
-            text = (f"{number_of(self.unused, 'stored name')} {'is' if len(self.unused) == 1 else 'are'} not in the state: "
+            text = (f"{number_of(self.unused, 'stored name')} "
+                    f"{'is' if len(self.unused) == 1 else 'are'} not in the state: "
                     f"{', '.join(f'{name!r}{count_of(names)}' for name, names in list(groups.items())[:10])}"
                     f"{', ...' if len(groups) > 10 else ''}")
             if unused == "error":
@@ -522,14 +554,16 @@ class Target:
         # A job may go on with fewer ranks, so these are no fault, and a warning has named them.
         self.unused = sorted({*self.unused, *self._of_absent_ranks.intersection(there)})
         if self.wrong:
-            raise InvalidArgument(f"{where} does not fit the state: {number_of(self.wrong, 'fault')}: {'; '.join(self.wrong[:20])}")
+            raise InvalidArgument(f"{where} does not fit the state: {number_of(self.wrong, 'fault')}: "
+                                  f"{'; '.join(self.wrong[:20])}")
         for path in self._misses:
             if path not in self._hits:
-                warn(f"{where}: nothing is there of {named(path)!r}, which stays as it is{self._nearest(named(path))}")
+                warn(f"{where}: nothing is there of {named(path)!r}, "
+                     f"which stays as it is{self._nearest(named(path))}")
 
     def fill(self) -> dict[str, Any]:
-        """Reads all; gives Stateful objects theirs. Returns the state. Raises InvalidArgument, before anything is changed, for one
-        tensor of the state for which there are two values."""
+        """Reads all; gives Stateful objects theirs. Returns the state. Raises InvalidArgument, before
+        anything is changed, for one tensor of the state for which there are two values."""
         self._refuse_two_values()
         real: dict[Path, Any] = {}
         for path, taken in self._modules.items():
@@ -556,25 +590,28 @@ class Target:
     def _refuse_two_values(self) -> None:
         wrong = []
         for name, first, target in self._ties:
-            boxes, of_first = ([(shard.begin, held) for shard, held in self._held(one, target)] for one in (name, first))
-            if boxes != of_first or any(differ_there(self.checkpoint[first], self.checkpoint[name], *box) for box in boxes):
+            boxes, of_first = ([(shard.begin, held) for shard, held in self._held(one, target)]
+                               for one in (name, first))
+            if boxes != of_first or any(differ_there(self.checkpoint[first], self.checkpoint[name], *box)
+                                        for box in boxes):
                 wrong.append(differ_text(first, name))
         if wrong:
-            raise InvalidArgument(f"checkpoint {self.checkpoint.path} does not fit the state: {number_of(wrong, 'fault')}: "
-                                  f"{'; '.join(wrong[:20])}")
+            raise InvalidArgument(f"checkpoint {self.checkpoint.path} does not fit the state: "
+                                  f"{number_of(wrong, 'fault')}: {'; '.join(wrong[:20])}")
 
     def _read(self, name: str, target: torch.Tensor) -> None:
         stored = self.checkpoint[name]
         for shard, held in self._held(name, target):
-            self.reads.add(stored.number, shard.begin, shard.local.detach()[tuple(map(slice, held))], TORCH[stored.dtype_name])
+            self.reads.add(stored.number, shard.begin, shard.local.detach()[tuple(map(slice, held))],
+                           TORCH[stored.dtype_name])
 
     def _held(self, name: str, target: torch.Tensor) -> Iterable[tuple[Shard, list[int]]]:
         """Yields the parts of a target, and the stored extents of each."""
         shards = (self._layouts.of(target, name).shards if isinstance(target, DTensor)
                   else [Shard((0,) * target.ndim, target.detach())])
         for shard in shards:
-            held = [min(extent, there - begin)
-                    for extent, there, begin in zip(shard.local.shape, self.checkpoint[name].shape, shard.begin)]
+            held = [min(extent, there - begin) for extent, there, begin
+                    in zip(shard.local.shape, self.checkpoint[name].shape, shard.begin)]
             if all(extent > 0 for extent in held):
                 yield shard, held
 

@@ -23,17 +23,17 @@ from ._target import Target
 
 
 class TieredManager(Tiers):
-    """The checkpoints of a job in two tiers: often in `fast`, a folder that each host has for itself (in /dev/shm, or on a
-    local disk), and from time to time in `durable`, one that all hosts share.
+    """The checkpoints of a job in two tiers: often in `fast`, a folder that each host has for itself (in
+    /dev/shm, or on a local disk), and from time to time in `durable`, one that all hosts share.
 
-    A save writes this process's part to fast/process-N and gives copies to other hosts; that is when it is committed. One
-    save of drain_every goes on to the durable root in the background, where it is an ordinary checkpoint. restore() takes
-    the newest step whose chunks all exist somewhere: on any host, in an older step's equal chunk, in the
-    durable root. Every byte is compared with its hash, and bad chunks and passed-over steps are reported. The
-    job may have another number of processes then, and other placements.
+    A save writes this process's part to fast/process-N and gives copies to other hosts; that is when it is
+    committed. One save of drain_every goes on to the durable root in the background, where it is an ordinary
+    checkpoint. restore() takes the newest step whose chunks all exist somewhere: on any host, in an older
+    step's equal chunk, in the durable root. Every byte is compared with its hash, and bad chunks and
+    passed-over steps are reported. The job may have another number of processes then, and other placements.
 
-    All processes of the job make it, with the same options, and call its methods together, in the same order. States are
-    those of shardwise.torch.save(). One save is under way at a time.
+    All processes of the job make it, with the same options, and call its methods together, in the same order.
+    States are those of shardwise.torch.save(). One save is under way at a time.
 
         with swt.TieredManager("/dev/shm/job", "/shared/job", copies=1, processes_per_host=8) as manager:
             found = manager.restore(state)
@@ -43,10 +43,11 @@ class TieredManager(Tiers):
     """
 
     def __init__(self, fast: Path, durable: Path, *, copies: int = 1, processes_per_host: int | None = None,
-                 keep_fast: int = 2, drain_every: int = 10, drain_bytes_per_second: int = 0, keep_durable: int = 0,
-                 on_save_error: OnSaveError = "raise", most_failed_saves: int = 3, codec: Codec = "zstd",
-                 fast_codec: Codec = "none", replicas: str = "check", group: Group | None = None,
-                 threads: int = 0, memory: int = MEMORY, deadline: float = DEADLINE, address: str | None = None) -> None:
+                 keep_fast: int = 2, drain_every: int = 10, drain_bytes_per_second: int = 0,
+                 keep_durable: int = 0, on_save_error: OnSaveError = "raise", most_failed_saves: int = 3,
+                 codec: Codec = "zstd", fast_codec: Codec = "none", replicas: str = "check",
+                 group: Group | None = None, threads: int = 0, memory: int = MEMORY,
+                 deadline: float = DEADLINE, address: str | None = None) -> None:
         """copies: the number of other hosts that get a copy of a process's part; 0: none. processes_per_host:
         neighbouring ranks, which are lost together; None: as torchrun says, else 1. keep_fast, keep_durable:
         steps that stay; 0: all. drain_bytes_per_second: that each process writes to the durable root at most;
@@ -58,39 +59,43 @@ class TieredManager(Tiers):
         group = auto() if group is None else group
         if processes_per_host is None:
             processes_per_host = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
-        super().__init__(
-            fast, durable, group, own_address(os.environ.get("MASTER_ADDR")) if address is None else address, copies=copies,
-            processes_per_host=processes_per_host, keep_fast=keep_fast, drain_every=drain_every,
-            drain_bytes_per_second=drain_bytes_per_second, keep_durable=keep_durable,
-            on_save_error=on_save_error, most_failed_saves=most_failed_saves, codec=codec,
-            fast_codec=fast_codec, threads=threads, memory=memory, deadline=deadline, devices=group.size)
+        super().__init__(fast, durable, group, own_address(os.environ.get("MASTER_ADDR")) if address is None
+                         else address, copies=copies,
+                         processes_per_host=processes_per_host, keep_fast=keep_fast, drain_every=drain_every,
+                         drain_bytes_per_second=drain_bytes_per_second, keep_durable=keep_durable,
+                         on_save_error=on_save_error, most_failed_saves=most_failed_saves, codec=codec,
+                         fast_codec=fast_codec, threads=threads, memory=memory, deadline=deadline,
+                         devices=group.size)
 
     def save(self, step: int, state: Mapping[str, Any], *, user: Any = None, existing: Existing = "fail",
              progress: Progress = None) -> SaveStats:
-        """Returns when the step is committed in the fast tier; if it is one that goes on to the durable root, waits for the
-        one before to be there. Errors are those of shardwise.torch.save(), also of the way of an earlier step."""
+        """Returns when the step is committed in the fast tier; if it is one that goes on to the durable root,
+        waits for the one before to be there. Errors are those of shardwise.torch.save(), also of the way of
+        an earlier step."""
         self.wait()
-        return save_managed(self._name_of(step), state, user, self._options(existing), self._replicas, self._saves,
-                            self._deadline, progress, Managed(write=self._write(step)))
+        return save_managed(self._name_of(step), state, user, self._options(existing), self._replicas,
+                            self._saves, self._deadline, progress, Managed(write=self._write(step)))
 
     def save_async(self, step: int, state: Mapping[str, Any], *, user: Any = None,
                    existing: Existing = "fail") -> PendingSave:
-        """Returns when the values are copied to host memory. A save before that is under way is waited for, and its error
-        raised if nobody has seen it."""
+        """Returns when the values are copied to host memory. A save before that is under way is waited for,
+        and its error raised if nobody has seen it."""
         self.wait()
         managed = Managed(write=self._write(step), started=lambda pending: self._queue.add(pending, None))
-        return save_async_managed(self._name_of(step), state, user, self._options(existing), self._replicas, self._saves,
-                                  self._deadline, True, managed)
+        return save_async_managed(self._name_of(step), state, user, self._options(existing), self._replicas,
+                                  self._saves, self._deadline, True, managed)
 
-    def restore(self, state: Mapping[str, Any], *, strict: bool = True, skip_mismatched: bool = False, resize: Resize | None = None,
-                **edits: Unpack[Edits]) -> RestoredTier | None:
-        """Fills the state, as shardwise.torch.load() does, whose arguments these are (names, rename, cast, ..), from the newest
-        step that is whole. None if there is no step in either tier. Raises Corrupt if there are and none is whole."""
+    def restore(self, state: Mapping[str, Any], *, strict: bool = True, skip_mismatched: bool = False,
+                resize: Resize | None = None, **edits: Unpack[Edits]) -> RestoredTier | None:
+        """Fills the state, as shardwise.torch.load() does, whose arguments these are (names, rename, cast,
+        ..), from the newest step that is whole. None if there is no step in either tier. Raises Corrupt if
+        there are and none is whole."""
         self._need_no_step(state)
         unused = "error" if strict else "ignore"
 
         def target_of(checkpoint: Checkpoint) -> Target:
-            return Target(checkpoint, state, self._calls.rank, self._calls.size, strict, skip_mismatched, resize)
+            return Target(checkpoint, state, self._calls.rank, self._calls.size, strict, skip_mismatched,
+                          resize)
 
         def boxes(checkpoint: Checkpoint) -> Boxes:
             target = target_of(checkpoint)

@@ -3,7 +3,8 @@
     import shardwise.torch.accelerate
 
     shardwise.torch.accelerate.register(accelerator)
-    accelerator.save_state("ckpt")      # ckpt/weights.sw instead of model.safetensors; of FSDP2 its optimizers, too
+    # ckpt/weights.sw in place of model.safetensors; of FSDP2 its optimizers, too
+    accelerator.save_state("ckpt")
     accelerator.load_state("ckpt")
 """
 
@@ -24,18 +25,18 @@ _FOLDER = "weights.sw"
 
 
 def register(accelerator: Any, *, codec: Codec = "zstd") -> None:
-    """save_state(folder) and load_state(folder) of the accelerator keep the weights of its models in folder/weights.sw;
-    all processes call them. Optimizers, schedulers and random states stay in accelerate's own files, which are pickles.
-    With FSDP2 optimizers are in folder/weights.sw, too, each process writes its own part, and any number of
-    processes may load it. Raises InvalidArgument for FSDP1, DeepSpeed and Megatron-LM, where accelerate saves
-    weights itself."""
+    """save_state(folder) and load_state(folder) of the accelerator keep the weights of its models in
+    folder/weights.sw; all processes call them. Optimizers, schedulers and random states stay in accelerate's
+    own files, which are pickles. With FSDP2 optimizers are in folder/weights.sw, too, each process writes its
+    own part, and any number of processes may load it. Raises InvalidArgument for FSDP1, DeepSpeed and
+    Megatron-LM, where accelerate saves weights itself."""
     kind = str(accelerator.distributed_type).rpartition(".")[2]
     if kind == "FSDP" and not accelerator.is_fsdp2:
-        raise InvalidArgument("register for FSDP: found FSDP1, whose parameters are flattened, needed is FSDP2, as "
-                              "FullyShardedDataParallelPlugin(fsdp_version=2)")
+        raise InvalidArgument("register for FSDP: found FSDP1, whose parameters are flattened, "
+                              "needed is FSDP2, as FullyShardedDataParallelPlugin(fsdp_version=2)")
     if kind in ("DEEPSPEED", "MEGATRON_LM"):
-        raise InvalidArgument(f"register for {accelerator.distributed_type}: found weights that accelerate saves by itself, "
-                              f"needed is an accelerator of whole models or of FSDP2")
+        raise InvalidArgument(f"register for {accelerator.distributed_type}: found weights that accelerate "
+                              "saves by itself, needed is an accelerator of whole models or of FSDP2")
     held: dict[str, Any] = {}  # of FSDP2, while accelerate saves or loads the rest
 
     def on_save(models: list[Any], weights: list[Any], folder: Any) -> None:
@@ -47,7 +48,8 @@ def register(accelerator: Any, *, codec: Codec = "zstd") -> None:
         models.clear()
 
     def without_shards(function: Callable[..., Any]) -> Callable[..., Any]:
-        """accelerate writes and reads models and optimizers of FSDP before it calls hooks: it sees none of them here."""
+        """accelerate writes and reads models and optimizers of FSDP before it calls hooks: it sees none of
+        them here."""
 
         @functools.wraps(function)
         def called(*args: Any, **kwargs: Any) -> Any:

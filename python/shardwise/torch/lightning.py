@@ -25,8 +25,9 @@ from ._save import save
 
 
 class CheckpointIO(_CheckpointIO):
-    """A plugin: each checkpoint is a folder, which shardwise.open() reads, too. Lightning gives whole values to one process,
-    which saves them. What cannot be stored without pickle, such as an object in hparams, is a TypeError that names it."""
+    """A plugin: each checkpoint is a folder, which shardwise.open() reads, too. Lightning gives whole values
+    to one process, which saves them. What cannot be stored without pickle, such as an object in hparams, is a
+    TypeError that names it."""
 
     def __init__(self, *, codec: Codec = "zstd") -> None:
         self._codec = codec
@@ -37,8 +38,10 @@ class CheckpointIO(_CheckpointIO):
             raise InvalidArgument(f"save {path}: found storage_options {storage_options!r}, needed are none")
         save(path, checkpoint, codec=self._codec, existing="replace", group=single())
 
-    def load_checkpoint(self, path: Path, map_location: Any = None, weights_only: bool | None = None) -> dict[str, Any]:
-        """map_location: a device; None: the CPU. weights_only changes nothing: no code of a checkpoint ever runs."""
+    def load_checkpoint(self, path: Path, map_location: Any = None,
+                        weights_only: bool | None = None) -> dict[str, Any]:
+        """map_location: a device; None: the CPU. weights_only changes nothing: no code of a checkpoint ever
+        runs."""
         if not isinstance(map_location, (str, torch.device, type(None))):
             raise InvalidArgument(f"load {path}: found the map_location {map_location!r}, needed is a device")
         return load_state_dict(path, device=map_location or "cpu")

@@ -108,7 +108,8 @@ def __getattr__(name: str) -> Any:
 
 
 def xla_device() -> torch.device:
-    """The emulated device, which stands for all. Tensors are there after .to(xla_device()), or device=xla_device()."""
+    """The emulated device, which stands for all. Tensors are there after .to(xla_device()), or
+    device=xla_device()."""
     return _lazy.DEVICE
 
 
@@ -162,7 +163,8 @@ def clear_sharding(t: torch.Tensor) -> torch.Tensor:
 
 
 class MarkShardingFunction(torch.autograd.Function):
-    """mark_sharding_with_gradients() as torch calls it: MarkShardingFunction.apply(t, mesh, partition_spec)."""
+    """mark_sharding_with_gradients() as torch calls it: MarkShardingFunction.apply(t, mesh,
+    partition_spec)."""
 
     @staticmethod
     def forward(ctx: Any, t: torch.Tensor, mesh: Mesh, partition_spec: Sequence[Entry]) -> Any:
@@ -180,10 +182,12 @@ def mark_sharding_with_gradients(t: torch.Tensor, mesh: Mesh, partition_spec: Se
 
 
 def annotate_custom_sharding(t: torch.Tensor, mesh: Mesh, partition_spec: Sequence[Entry]) -> Any:
-    """Says, in place, how a tensor is cut from here on in the step; its mark stays. Raises InvalidArgument."""
+    """Says, in place, how a tensor is cut from here on in the step; its mark stays. Raises
+    InvalidArgument."""
     placement = placement_of("annotate_custom_sharding", t, mesh, partition_spec)
     with torch.no_grad():
-        t.detach().copy_(_lazy.call(torch.ops.shardwise.mark_sharding.default, t, placement))  # type: ignore[arg-type]
+        t.detach().copy_(_lazy.call(torch.ops.shardwise.mark_sharding.default, t,  # type: ignore[arg-type]
+                                    placement))
     return t
 
 
@@ -204,8 +208,9 @@ def unwrap_sharded_tensor(t: torch.Tensor) -> Any:
 
 @dataclass
 class ShardingSpec:
-    """A mesh and a spec, for what has tensors later: MpDeviceLoader(.., input_sharding=ShardingSpec(mesh, ("data", None))).
-    minibatch: a process brings a part of the batch; one process, as here, brings all of it."""
+    """A mesh and a spec, for what has tensors later: MpDeviceLoader(.., input_sharding=ShardingSpec(mesh,
+    ("data", None))). minibatch: a process brings a part of the batch; one process, as here, brings all of
+    it."""
 
     mesh: Mesh
     partition_spec: Sequence[Entry]
@@ -224,27 +229,29 @@ class ShardingSpec:
 
 
 def get_xla_sharding_spec(t: torch.Tensor) -> str:
-    """How a tensor is cut, in XLA's words (torch_xla._XLAC._get_xla_sharding_spec): "{devices=[4,2]0,1,2,3,4,5,6,7}",
-    "{replicated}"; "" of one that is pending and not marked."""
+    """How a tensor is cut, in XLA's words (torch_xla._XLAC._get_xla_sharding_spec):
+    "{devices=[4,2]0,1,2,3,4,5,6,7}", "{replicated}"; "" of one that is pending and not marked."""
     return sharding_text(t)
 
 
 # torch_xla._XLAC._get_xla_sharding_spec(t), if this module is torch_xla.
-_XLAC = types.SimpleNamespace(
-    _get_xla_sharding_spec=get_xla_sharding_spec, _get_xla_sharding_type=get_xla_sharding_type, _xla_spmd_all_reduce=all_reduce,
-    _xla_spmd_reduce_scatter=reduce_scatter)
+_XLAC = types.SimpleNamespace(_get_xla_sharding_spec=get_xla_sharding_spec,
+                              _get_xla_sharding_type=get_xla_sharding_type, _xla_spmd_all_reduce=all_reduce,
+                              _xla_spmd_reduce_scatter=reduce_scatter)
 
 
 # ---- Manual sharding.
 
 
-def enable_manual_sharding(t: torch.Tensor, partition_spec: Sequence[Entry], *, mesh: Mesh | None = None) -> Any:
-    """t as each device has it: a tensor of the shape of one part. Operations on it are done by each device to its own part, until
-    disable_manual_sharding(). Dims must divide evenly. Raises InvalidArgument."""
+def enable_manual_sharding(t: torch.Tensor, partition_spec: Sequence[Entry], *,
+                           mesh: Mesh | None = None) -> Any:
+    """t as each device has it: a tensor of the shape of one part. Operations on it are done by each device to
+    its own part, until disable_manual_sharding(). Dims must divide evenly. Raises InvalidArgument."""
     whole = _manual_mesh("enable_manual_sharding", mesh)
     placement = placement_of("enable_manual_sharding", t, whole, partition_spec)
     if any(extent % tiles for extent, tiles in zip(t.shape, placement.tiles)):
-        raise InvalidArgument(f"enable_manual_sharding: found {list(t.shape)} cut {placement.tiles} ways, needed dims that divide")
+        raise InvalidArgument(f"enable_manual_sharding: found {list(t.shape)} cut {placement.tiles} ways, "
+                              "needed dims that divide")
     if t._root.mark is None and not t._path:  # type: ignore[attr-defined]
         mark_sharding(t, whole, partition_spec)
     shape = [extent // tiles for extent, tiles in zip(t.shape, placement.tiles)]
@@ -258,8 +265,8 @@ def disable_manual_sharding(t: torch.Tensor, partition_spec: Sequence[Entry], fu
     placement = placement_of("disable_manual_sharding", t, whole, partition_spec)
     shape = [extent * tiles for extent, tiles in zip(t.shape, placement.tiles)]
     if shape != list(full_shape):
-        raise InvalidArgument(f"disable_manual_sharding: found the shape {list(full_shape)}, needed {shape}: parts of {list(t.shape)} "
-                              f"{placement.tiles} ways")
+        raise InvalidArgument(f"disable_manual_sharding: found the shape {list(full_shape)}, needed {shape}: "
+                              f"parts of {list(t.shape)} {placement.tiles} ways")
     return _lazy.call(torch.ops.shardwise.leave_manual.default, t, placement, shape)  # type: ignore[arg-type]
 
 
@@ -274,10 +281,12 @@ def _manual_mesh(operation: str, mesh: Mesh | None) -> Mesh:
 
 
 class XLAPatchedLinear(torch.autograd.Function):
-    """torch.nn.functional.linear as an einsum, which keeps the dims of its input apart. A program of ours cuts torch's own as well."""
+    """torch.nn.functional.linear as an einsum, which keeps the dims of its input apart. A program of ours
+    cuts torch's own as well."""
 
     @staticmethod
-    def forward(ctx: Any, input: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None = None) -> torch.Tensor:
+    def forward(ctx: Any, input: torch.Tensor, weight: torch.Tensor,
+                bias: torch.Tensor | None = None) -> torch.Tensor:
         ctx.save_for_backward(input, weight, bias)
         with torch.no_grad():
             product = torch.einsum("...n,mn->...m", input, weight)
@@ -294,21 +303,23 @@ class XLAPatchedLinear(torch.autograd.Function):
 
 
 def xla_patched_nn_linear_forward(m: torch.nn.Linear, input: torch.Tensor) -> Any:
-    """XLAPatchedLinear of a layer's weight and bias: layer.forward = MethodType(xla_patched_nn_linear_forward, layer)."""
+    """XLAPatchedLinear of a layer's weight and bias: layer.forward =
+    MethodType(xla_patched_nn_linear_forward, layer)."""
     return XLAPatchedLinear.apply(input, m.weight, m.bias)
 
 
 def apply_backward_optimization_barrier(m: torch.nn.Module) -> None:
-    """Does nothing: it keeps XLA from fusing a module's gradient with others', and programs of ours fuse no products."""
+    """Does nothing: it keeps XLA from fusing a module's gradient with others', and programs of ours fuse no
+    products."""
 
 
 class MpDeviceLoader:
-    """Batches of a loader, on the device: every tensor in them, marked by input_sharding, a ShardingSpec or one for each key of
-    a batch that is a dict. Each next batch is a mark_step() of the operations on the one before. Raises
-    InvalidArgument for a dict of specs and a batch that is no dict, or lacks a key."""
+    """Batches of a loader, on the device: every tensor in them, marked by input_sharding, a ShardingSpec or
+    one for each key of a batch that is a dict. Each next batch is a mark_step() of the operations on the one
+    before. Raises InvalidArgument for a dict of specs and a batch that is no dict, or lacks a key."""
 
-    def __init__(self, loader: Any, device: torch.device, input_sharding: ShardingSpec | Mapping[str, ShardingSpec | None] | None = None,
-                 **options: Any) -> None:
+    def __init__(self, loader: Any, device: torch.device, input_sharding: ShardingSpec
+                 | Mapping[str, ShardingSpec | None] | None = None, **options: Any) -> None:
         self._loader, self._device, self._input_sharding = loader, device, input_sharding
         self._steps = int(options.get("batches_per_execution", 1))
 
@@ -327,10 +338,12 @@ class MpDeviceLoader:
         if not isinstance(sharding, Mapping):
             return torch.utils._pytree.tree_map(lambda leaf: self._on_device(leaf, sharding), batch)
         if not isinstance(batch, Mapping) or not set(batch) <= set(sharding):
-            found = sorted(map(str, set(batch) - set(sharding))) if isinstance(batch, Mapping) else type(batch).__name__
-            raise InvalidArgument(f"MpDeviceLoader: found a batch with {found} and a dict of specs, needed a spec for each key")
-        return {key: torch.utils._pytree.tree_map(lambda leaf, key=key: self._on_device(leaf, sharding[key]), value)
-                for key, value in batch.items()}
+            found = sorted(map(str, set(batch)
+                               - set(sharding))) if isinstance(batch, Mapping) else type(batch).__name__
+            raise InvalidArgument(f"MpDeviceLoader: found a batch with {found} and a dict of specs, "
+                                  "needed a spec for each key")
+        return {key: torch.utils._pytree.tree_map(lambda leaf, key=key: self._on_device(leaf, sharding[key]),
+                                                  value) for key, value in batch.items()}
 
     def _on_device(self, leaf: Any, spec: ShardingSpec | None) -> Any:
         if not isinstance(leaf, torch.Tensor):
@@ -345,27 +358,31 @@ class MpDeviceLoader:
 
 
 def visualize_sharding(sharding: str, **_: Any) -> str:
-    """Prints which devices have which part, and gives it: a table of the first dim down and the second across, of a sharding in
-    XLA's words. Raises InvalidArgument for more than two dims that are cut."""
+    """Prints which devices have which part, and gives it: a table of the first dim down and the second
+    across, of a sharding in XLA's words. Raises InvalidArgument for more than two dims that are cut."""
     dims, groups = tiles_of_text(sharding, global_runtime_device_count())
     cut = [dim for dim, tiles in enumerate(dims) if tiles > 1]
     if len(cut) > 2 or any(dim > 1 for dim in cut):
-        raise InvalidArgument(f"visualize_sharding: found {sharding}, needed one that cuts the first two dims at most")
+        raise InvalidArgument(f"visualize_sharding: found {sharding}, "
+                              "needed one that cuts the first two dims at most")
     rows = dims[0] if dims else 1
     cells = [" ".join(map(str, group)) for group in groups]
     width = max(map(len, cells))
     across = len(cells) // rows
-    lines = [" | ".join(cell.center(width) for cell in cells[begin:begin + across]) for begin in range(0, len(cells), across)]
+    lines = [" | ".join(cell.center(width) for cell in cells[begin:begin + across])
+             for begin in range(0, len(cells), across)]
     text = f"\n{'-' * len(lines[0])}\n".join(lines)
     print(text)
     return text
 
 
 def visualize_tensor_sharding(t: torch.Tensor, **_: Any) -> str:
-    """visualize_sharding() of how a tensor is cut. Raises InvalidArgument for one that is pending and not marked."""
+    """visualize_sharding() of how a tensor is cut. Raises InvalidArgument for one that is pending and not
+    marked."""
     text = get_xla_sharding_spec(t)
     if not text:
-        raise InvalidArgument("visualize_tensor_sharding: found a tensor that is pending and not marked, needed one after mark_step()")
+        raise InvalidArgument("visualize_tensor_sharding: found a tensor that is pending and not marked, "
+                              "needed one after mark_step()")
     return visualize_sharding(text)
 
 check_calls(__name__)

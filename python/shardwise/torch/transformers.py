@@ -3,7 +3,8 @@
     from shardwise.torch.transformers import CheckpointCallback
 
     args = TrainingArguments("out", save_strategy="no")      # first, as it makes the process group
-    callback = CheckpointCallback(swt.CheckpointManager("run", save_every=100, preemption_signals=[signal.SIGTERM]))
+    callback = CheckpointCallback(swt.CheckpointManager("run", save_every=100,
+                                                        preemption_signals=[signal.SIGTERM]))
     trainer = Trainer(model, args, train_dataset=data, callbacks=[callback])
     trainer.train(resume_from_checkpoint=callback.resume())
 """
@@ -30,14 +31,15 @@ _OF_PROCESS = ("is_local_process_zero", "is_world_process_zero")
 
 
 class CheckpointCallback(TrainerCallback):
-    """Saves model, optimizer, scheduler, the trainer's state and random states if the manager says so, and restores them.
-    A preemption ends the training after a save, without an evaluation of that step. Metrics of a step are what has been
-    logged at it; none, if the manager's best= names one that has not: the evaluation at an epoch's end, say, comes after the
-    save of the last step.
+    """Saves model, optimizer, scheduler, the trainer's state and random states if the manager says so, and
+    restores them. A preemption ends the training after a save, without an evaluation of that step. Metrics of
+    a step are what has been logged at it; none, if the manager's best= names one that has not: the evaluation
+    at an epoch's end, say, comes after the save of the last step.
 
-    A callback cannot have the Trainer pass over batches, which it does only for a checkpoint of its own form. Thus
-    resume(): train(resume_from_checkpoint=callback.resume()). One process, DistributedDataParallel or FSDP2, whose
-    steps any number of processes restores; no fp16, FSDP1 or DeepSpeed, which keep state that a callback does not see. States of other callbacks are not kept.
+    A callback cannot have the Trainer pass over batches, which it does only for a checkpoint of its own form.
+    Thus resume(): train(resume_from_checkpoint=callback.resume()). One process, DistributedDataParallel or
+    FSDP2, whose steps any number of processes restores; no fp16, FSDP1 or DeepSpeed, which keep state that a
+    callback does not see. States of other callbacks are not kept.
     """
 
     def __init__(self, manager: CheckpointManager) -> None:
@@ -57,32 +59,38 @@ class CheckpointCallback(TrainerCallback):
         self._folder = tempfile.TemporaryDirectory(prefix="shardwise-")
         with open(os.path.join(self._folder.name, TRAINER_STATE_NAME), "w") as file:
             json.dump(found.value["trainer"], file)
-        with open(os.path.join(self._folder.name, SAFE_WEIGHTS_INDEX_NAME), "w") as file:  # FSDP reads no file of weights by it
+        # FSDP reads no file of weights by it
+        with open(os.path.join(self._folder.name, SAFE_WEIGHTS_INDEX_NAME), "w") as file:
             json.dump({"metadata": {}, "weight_map": {}}, file)
         return self._folder.name
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **parts: Any) -> None:
         """Restores the step of resume()."""
         unseen = [name for name in ("fp16", "deepspeed") if getattr(args, name, None)]
-        if getattr(args, "fsdp", None) and (getattr(args, "fsdp_plugin_args", None) or {}).get("fsdp_version") != 2:
+        if getattr(args, "fsdp", None) and (getattr(args, "fsdp_plugin_args",
+                                                    None) or {}).get("fsdp_version") != 2:
             unseen.append('FSDP1 (FSDP2 is fsdp_config={"version": 2})')
         if unseen:
-            raise InvalidArgument(f"train with checkpoints in {self.manager.root}: found {', '.join(unseen)}, whose state a "
-                                  f"callback does not see: needed are arguments without")
+            raise InvalidArgument(f"train with checkpoints in {self.manager.root}: "
+                                  f"found {', '.join(unseen)}, whose state a callback does not see: "
+                                  "needed are arguments without")
         size = self.manager._calls.size
         if size != args.world_size:
-            raise InvalidArgument(f"train with checkpoints in {self.manager.root}: found a manager of {size} processes, needed is "
-                                  f"one of {args.world_size}, made after TrainingArguments")
+            raise InvalidArgument(f"train with checkpoints in {self.manager.root}: "
+                                  f"found a manager of {size} processes, needed is one of {args.world_size}, "
+                                  "made after TrainingArguments")
         step, self._step = self._step, None
         if step is None:
             latest = self.manager.latest_step()
             if latest is not None and state.global_step == 0:
-                raise InvalidArgument(f"train with checkpoints in {self.manager.root}: found step {latest} there, and a training "
-                                      f"that begins at 0: needed is train(resume_from_checkpoint=callback.resume())")
+                raise InvalidArgument(f"train with checkpoints in {self.manager.root}: "
+                                      f"found step {latest} there, and a training that begins at 0: "
+                                      "needed is train(resume_from_checkpoint=callback.resume())")
             return
         if state.global_step != step:
-            raise InvalidArgument(f"train with checkpoints in {self.manager.root}: found a training that begins at step "
-                                  f"{state.global_step}, needed is {step}, which resume() has given")
+            raise InvalidArgument(f"train with checkpoints in {self.manager.root}: "
+                                  f"found a training that begins at step {state.global_step}, "
+                                  f"needed is {step}, which resume() has given")
         target = {**_modules(parts), "trainer": None, "rng": {"rng": PerRank(None)}}
         found = self.manager.restore(target, step)
         assert found is not None
@@ -126,10 +134,12 @@ class CheckpointCallback(TrainerCallback):
             return
         saved = {**_modules(parts), "rng": rng()}
         if state.is_world_process_zero:  # seconds in the logs differ from rank to rank
-            saved["trainer"] = {name: value for name, value in dataclasses.asdict(state).items() if name not in _OF_PROCESS}
+            saved["trainer"] = {name: value for name, value in dataclasses.asdict(state).items()
+                                if name not in _OF_PROCESS}
         metrics = _metrics(state)
         best = self.manager.best_metric
-        self.manager.save_async(state.global_step, saved, metrics=metrics if best is None or best in metrics else None)
+        self.manager.save_async(state.global_step, saved,
+                                metrics=metrics if best is None or best in metrics else None)
 
 
 def _modules(parts: dict[str, Any]) -> dict[str, Any]:

@@ -1,5 +1,6 @@
-"""torch.autocast("xla", dtype=torch.bfloat16) for tensors of the emulated device: which operations are done in the lower precision, and which in
-f32, is as in PyTorch/XLA 2.9. All others take their operands as they come."""
+"""torch.autocast("xla", dtype=torch.bfloat16) for tensors of the emulated device: which operations are done
+in the lower precision, and which in f32, is as in PyTorch/XLA 2.9. All others take their operands as they
+come."""
 
 from __future__ import annotations
 
@@ -9,10 +10,12 @@ from typing import Any
 import torch
 from torch.utils import _pytree as pytree
 
-_LOWER = ("mm", "matmul", "linear", "addmm", "einsum", "bmm", "baddbmm", "addbmm", "relu", "prelu", "conv1d", "conv2d", "conv3d",
+_LOWER = ("mm", "matmul", "linear", "addmm", "einsum", "bmm", "baddbmm", "addbmm", "relu", "prelu",
+          "conv1d", "conv2d", "conv3d",
           "conv_transpose1d", "conv_transpose2d.input", "conv_transpose3d.input", "max_pool2d")
-_FULL = ("softmax.int", "log_softmax.int", "mse_loss", "l1_loss", "smooth_l1_loss", "nll_loss", "nll_loss2d", "binary_cross_entropy",
-         "binary_cross_entropy_with_logits", "pow.Tensor_Scalar", "pow.Tensor_Tensor", "prod", "prod.dim_int", "kl_div", "cdist", "batch_norm")
+_FULL = ("softmax.int", "log_softmax.int", "mse_loss", "l1_loss", "smooth_l1_loss", "nll_loss", "nll_loss2d",
+         "binary_cross_entropy", "binary_cross_entropy_with_logits", "pow.Tensor_Scalar", "pow.Tensor_Tensor",
+         "prod", "prod.dim_int", "kl_div", "cdist", "batch_norm")
 _WIDEST = ("cat", "stack")
 
 #: A tensor has this key, which torch passes by unless autocast("xla") is on.
@@ -21,7 +24,8 @@ KEYS = torch._C.DispatchKeySet(torch._C._dispatch_key_parse("AutocastXLA"))
 
 def _cast(value: Any, dtype: torch.dtype) -> Any:
     """Numbers of 16 and 32 bits; torch leaves those of 64 alone."""
-    is_cast = isinstance(value, torch.Tensor) and value.dtype in (torch.float32, torch.bfloat16, torch.float16)
+    is_cast = isinstance(value, torch.Tensor) and value.dtype in (torch.float32, torch.bfloat16,
+                                                                  torch.float16)
     return value.to(dtype) if is_cast else value
 
 
@@ -58,5 +62,6 @@ def install() -> None:
     for names, dtype_of in ((_LOWER, _lower), (_FULL, _full), (_WIDEST, _widest)):
         for name in names:
             packet, _, overload = name.partition(".")
-            _library.impl(name, _with(getattr(getattr(torch.ops.aten, packet), overload or "default"), dtype_of), "AutocastXLA")
+            _library.impl(name, _with(getattr(getattr(torch.ops.aten, packet), overload or "default"),
+                                      dtype_of), "AutocastXLA")
     _others.fallback(torch.library.fallthrough_kernel)

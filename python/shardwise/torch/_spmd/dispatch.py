@@ -36,15 +36,17 @@ def _dispatched(func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
     if func is _aten.copy_.default and _is_fresh(args[0]) and not isinstance(args[1], LazyTensor):
         return _given(args[0], args[1])
     if torch.Tag.inplace_view in func.tags:
-        raise Unsupported(f"{func} of a tensor on {DEVICE}: found a change of its shape in place, needed an operation that gives another "
-                          f"tensor")
+        raise Unsupported(f"{func} of a tensor on {DEVICE}: found a change of its shape in place, "
+                          "needed an operation that gives another tensor")
     if torch.Tag.nondeterministic_seeded in func.tags:
         return _drawn(func, args, kwargs)
     if device is not None and device.type != "lazy":
         return func(*pytree.tree_map(meta_of, args), **kwargs)
-    if torch.Tag.data_dependent_output in func.tags or (torch.Tag.dynamic_output_shape in func.tags and _has_mask(func, args)):
+    if torch.Tag.data_dependent_output in func.tags or (torch.Tag.dynamic_output_shape in func.tags
+                                                        and _has_mask(func, args)):
         return _on_host(func, args, kwargs)
-    return recorded(func, args, {key: value for key, value in kwargs.items() if key not in ("device", "pin_memory")})
+    return recorded(func, args,
+                    {key: value for key, value in kwargs.items() if key not in ("device", "pin_memory")})
 
 
 def _refuse_sparse(func: Any, args: Any, kwargs: dict[str, Any]) -> None:
@@ -53,8 +55,9 @@ def _refuse_sparse(func: Any, args: Any, kwargs: dict[str, Any]) -> None:
     if at is None or not (kwargs.get("sparse") or (len(args) > at and args[at])):
         return
     if torch.is_grad_enabled() and any(isinstance(arg, torch.Tensor) and arg.requires_grad for arg in args):
-        raise Unsupported(f"{func._schema.name.removeprefix('aten::').strip('_')} of a tensor on {DEVICE}: found sparse=True, whose "
-                          f"gradient is a sparse tensor, needed sparse=False, and a dense optimizer as SGD or Adam")
+        raise Unsupported(f"{func._schema.name.removeprefix('aten::').strip('_')} of a tensor on {DEVICE}: "
+                          "found sparse=True, whose gradient is a sparse tensor, needed sparse=False, "
+                          "and a dense optimizer as SGD or Adam")
 
 
 def _of_each(func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
@@ -64,7 +67,8 @@ def _of_each(func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
     if name.rstrip("_") in ("addcmul", "addcdiv") and len(args) == 4:
         args, kwargs = args[:3], {**kwargs, "value": args[3]}
     made = [one(*(arg[n] if isinstance(arg, (list, tuple)) else arg for arg in args),
-                **{key: arg[n] if isinstance(arg, (list, tuple)) else arg for key, arg in kwargs.items()}) for n in range(len(args[0]))]
+                **{key: arg[n] if isinstance(arg, (list, tuple)) else arg for key, arg in kwargs.items()})
+            for n in range(len(args[0]))]
     return made if func._schema.returns else None
 
 
@@ -85,17 +89,20 @@ def _given(tensor: LazyTensor, value: torch.Tensor) -> LazyTensor:
 
 
 def _drawn(func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
-    """Random numbers are drawn on the host, by torch's own generator: they are those of a run without this device."""
+    """Random numbers are drawn on the host, by torch's own generator: they are those of a run without this
+    device."""
     if func is _aten.native_dropout.default:
         x, p = args[0], args[1] if args[2] else 0.0
         kept = torch.empty_like(x._meta, device="cpu").bernoulli_(1 - p)
-        return recorded(_aten.mul.Tensor, (x, uploaded(kept / (1 - p) if p < 1 else kept)), {}), uploaded(kept.bool())
+        return (recorded(_aten.mul.Tensor, (x, uploaded(kept / (1 - p) if p < 1 else kept)), {}),
+                uploaded(kept.bool()))
     tensors = [leaf for leaf in pytree.tree_leaves((args, kwargs)) if isinstance(leaf, LazyTensor)]
     if func._schema.name.endswith("_") and len(tensors) == 1:
         drawn = func(torch.empty_like(args[0]._meta, device="cpu"), *args[1:], **kwargs)
         return _given(args[0], drawn) if _is_fresh(args[0]) else args[0].copy_(uploaded(drawn))
     if func._schema.name.endswith("_like"):
-        return uploaded(func(torch.empty_like(args[0]._meta, device="cpu"), *args[1:], **{**kwargs, "device": torch.device("cpu")}))
+        return uploaded(func(torch.empty_like(args[0]._meta, device="cpu"), *args[1:],
+                             **{**kwargs, "device": torch.device("cpu")}))
     return _on_host(func, args, kwargs)
 
 
@@ -103,15 +110,18 @@ def _has_mask(func: Any, args: Any) -> bool:
     """Its shape depends on values."""
     if func._schema.name not in ("aten::index", "aten::index_put", "aten::index_put_"):
         return True
-    return any(isinstance(leaf, torch.Tensor) and leaf.dtype in (torch.bool, torch.uint8) for leaf in pytree.tree_leaves(args[1]))
+    return any(isinstance(leaf, torch.Tensor) and leaf.dtype in (torch.bool, torch.uint8)
+               for leaf in pytree.tree_leaves(args[1]))
 
 
 def _on_host(func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
     """Computes an operation on the host whose result depends on values that are not there before a run."""
-    host = pytree.tree_map(lambda leaf: value_of(leaf) if isinstance(leaf, LazyTensor) else leaf, (args, kwargs))
+    host = pytree.tree_map(lambda leaf: value_of(leaf) if isinstance(leaf, LazyTensor) else leaf,
+                           (args, kwargs))
     if host[1].get("device") is not None:
         host[1]["device"] = torch.device("cpu")
-    made = pytree.tree_map(lambda leaf: uploaded(leaf) if isinstance(leaf, torch.Tensor) else leaf, func(*host[0], **host[1]))
+    made = pytree.tree_map(lambda leaf: uploaded(leaf) if isinstance(leaf, torch.Tensor) else leaf,
+                           func(*host[0], **host[1]))
     return args[0].copy_(made) if func._schema.name.endswith("_") else made
 
 
@@ -120,7 +130,8 @@ def _on_host(func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
 
 def _empty(size: Iterable[int], dtype: Any = None, *_: Any, **__: Any) -> torch.Tensor:
     with now.lock:
-        return recorded(_aten.zeros.default, (list(size),), {"dtype": dtype or torch.get_default_dtype()})  # type: ignore[no-any-return]
+        return recorded(_aten.zeros.default, (list(size),),  # type: ignore[no-any-return]
+                        {"dtype": dtype or torch.get_default_dtype()})
 
 
 def _empty_strided(size: Iterable[int], stride: Any, dtype: Any = None, *_: Any, **__: Any) -> torch.Tensor:
@@ -147,7 +158,8 @@ def install() -> None:
     _library.impl("empty.memory_format", _empty, "Lazy")
     _library.impl("empty_strided", _empty_strided, "Lazy")
     _library.impl("_copy_from", _copy_from, "Lazy")
-    for name in ("arange", "arange.start", "arange.start_step", "linspace", "eye", "eye.m", "randperm", "tril_indices", "triu_indices"):
+    for name in ("arange", "arange.start", "arange.start_step", "linspace", "eye", "eye.m", "randperm",
+                 "tril_indices", "triu_indices"):
         packet, _, overload = name.partition(".")
         _library.impl(name, _by_host(getattr(getattr(_aten, packet), overload or "default")), "Lazy")
 

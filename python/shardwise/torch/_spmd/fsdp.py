@@ -15,7 +15,8 @@ from .mesh import Mesh
 from .shards import sharding_text
 
 
-def _spec(tensor: torch.Tensor, extra_data_axis: str | None = None, by_largest: bool = False) -> tuple[Any, ...]:
+def _spec(tensor: torch.Tensor, extra_data_axis: str | None = None,
+          by_largest: bool = False) -> tuple[Any, ...]:
     """Over "fsdp" in the first dim, or the largest."""
     if tensor.dim() == 0:
         return ()
@@ -25,30 +26,34 @@ def _spec(tensor: torch.Tensor, extra_data_axis: str | None = None, by_largest: 
 
 
 class SpmdFullyShardedDataParallel(nn.Module):
-    """A module whose parameters are cut over the axis "fsdp" of a mesh, each in its largest dim, if they have no mark, and whose output
-    is cut in its first. mesh: the global mesh by default. shard_output(output, mesh) marks the output in
-    another way; auto_wrap_policy wraps parts of the module, as those of torch.distributed.fsdp.wrap do.
-    Raises InvalidArgument."""
+    """A module whose parameters are cut over the axis "fsdp" of a mesh, each in its largest dim, if they have
+    no mark, and whose output is cut in its first. mesh: the global mesh by default. shard_output(output,
+    mesh) marks the output in another way; auto_wrap_policy wraps parts of the module, as those of
+    torch.distributed.fsdp.wrap do. Raises InvalidArgument."""
 
-    def __init__(self, module: nn.Module, *, mesh: Mesh | None = None, shard_output: Callable[[Any, Mesh], None] | None = None,
-                 auto_wrap_policy: Callable[..., Any] | None = None, auto_wrapper_callable: Callable[..., Any] | None = None,
+    def __init__(self, module: nn.Module, *, mesh: Mesh | None = None,
+                 shard_output: Callable[[Any, Mesh], None] | None = None, auto_wrap_policy: Callable[..., Any]
+                 | None = None, auto_wrapper_callable: Callable[..., Any] | None = None,
                  extra_data_axis: str | None = None) -> None:
         whole = get_global_mesh() if mesh is None else mesh
         if isinstance(module, SpmdFullyShardedDataParallel):
-            raise InvalidArgument("FSDPv2: found a module that is wrapped already, needed one that is not: its parts are wrapped before it")
+            raise InvalidArgument("FSDPv2: found a module that is wrapped already, needed one that is not: "
+                                  "its parts are wrapped before it")
         if type(module).forward is nn.Module.forward:
-            raise InvalidArgument(f"FSDPv2: found a {type(module).__name__}, which has no forward, needed a module that is called")
+            raise InvalidArgument(f"FSDPv2: found a {type(module).__name__}, which has no forward, "
+                                  "needed a module that is called")
         if whole is None:
             raise InvalidArgument("FSDPv2: found no mesh, needed mesh= or set_global_mesh()")
         for axis in ("fsdp", *([extra_data_axis] if extra_data_axis else [])):
             if axis not in (whole.axis_names or ()):
-                raise InvalidArgument(f"FSDPv2: found the axes {whole.axis_names}, needed one called {axis!r}")
+                raise InvalidArgument(f"FSDPv2: found the axes {whole.axis_names}, "
+                                      f"needed one called {axis!r}")
         super().__init__()
         if auto_wrap_policy is not None:
             from torch.distributed.fsdp.wrap import _recursive_wrap
 
-            _recursive_wrap(module, auto_wrap_policy, auto_wrapper_callable or SpmdFullyShardedDataParallel, set(), set(),
-                            only_wrap_children=True, mesh=whole, shard_output=shard_output)
+            _recursive_wrap(module, auto_wrap_policy, auto_wrapper_callable or SpmdFullyShardedDataParallel,
+                            set(), set(), only_wrap_children=True, mesh=whole, shard_output=shard_output)
         self._orig_module, self._mesh = module.to(_lazy.DEVICE), whole
         for parameter in module.parameters():
             if not sharding_text(parameter).startswith("{devices"):
@@ -59,9 +64,11 @@ class SpmdFullyShardedDataParallel(nn.Module):
     def _first_is_cut(self, output: Any, mesh: Mesh) -> None:
         first = output[0] if isinstance(output, tuple) and output else output
         if isinstance(output, tuple):
-            warn("FSDPv2: of an output that is a tuple, the first tensor alone is cut; shard_output= cuts others")
+            warn("FSDPv2: of an output that is a tuple, the first tensor alone is cut; "
+                 "shard_output= cuts others")
         if not isinstance(first, torch.Tensor):
-            raise InvalidArgument(f"FSDPv2: found an output of {type(first).__name__}, needed a tensor, or shard_output=")
+            raise InvalidArgument(f"FSDPv2: found an output of {type(first).__name__}, needed a tensor, "
+                                  "or shard_output=")
         mark_sharding(first, mesh, _spec(first, self._extra_data_axis))
 
     @property

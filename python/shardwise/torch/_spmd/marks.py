@@ -19,9 +19,9 @@ _global_mesh: Mesh | None = None
 
 
 def use_spmd(auto: bool = False) -> None:
-    """Says that tensors of xla_device() are on all devices: mark_sharding() needs it said. auto: a step with parameters and without
-    any mark is cut as Program.search() finds it fastest on TPU v4, over the global mesh as it is now, or one of
-    (devices, 1) with the axes "data" and "model"."""
+    """Says that tensors of xla_device() are on all devices: mark_sharding() needs it said. auto: a step with
+    parameters and without any mark is cut as Program.search() finds it fastest on TPU v4, over the global
+    mesh as it is now, or one of (devices, 1) with the axes "data" and "model"."""
     global _is_spmd
     _is_spmd = True
     devices = global_runtime_device_count()
@@ -46,14 +46,15 @@ def get_global_mesh() -> Mesh | None:
 
 
 def mark_sharding(t: torch.Tensor, mesh: Mesh, partition_spec: Sequence[Entry]) -> Any:
-    """Says, in place, how a tensor of the device is cut: by dim an axis of the mesh (name or number), several in a tuple, or None.
-    It is t that is given back, an XLAShardedTensor now. Weights stay cut so, whatever replaces them. Raises InvalidArgument for
-    a spec that does not fit the tensor or the mesh, and over another mark."""
+    """Says, in place, how a tensor of the device is cut: by dim an axis of the mesh (name or number), several
+    in a tuple, or None. It is t that is given back, an XLAShardedTensor now. Weights stay cut so, whatever
+    replaces them. Raises InvalidArgument for a spec that does not fit the tensor or the mesh, and over
+    another mark."""
     placement = placement_of("mark_sharding", t, mesh, partition_spec)
     before = t._root.mark if not t._path else None  # type: ignore[attr-defined]
     if before is not None and before.text not in (placement.text, "{replicated}"):
-        raise InvalidArgument(f"mark_sharding: found the mark {before.text}, needed none, or {placement.text}: clear_sharding() takes it "
-                              f"away")
+        raise InvalidArgument(f"mark_sharding: found the mark {before.text}, needed none, "
+                              f"or {placement.text}: clear_sharding() takes it away")
     _tensors.mark(t, placement)  # type: ignore[arg-type]
     return t
 
@@ -63,19 +64,22 @@ def placement_of(operation: str, t: torch.Tensor, mesh: Mesh, partition_spec: Se
     if not isinstance(t, torch.Tensor):
         raise InvalidArgument(f"{operation}: found a {type(t).__name__}, needed a tensor of the device")
     if not isinstance(t, LazyTensor):
-        raise InvalidArgument(f"{operation}: found a tensor on {t.device}, needed one of the device: t.to(xla_device())")
+        raise InvalidArgument(f"{operation}: found a tensor on {t.device}, needed one of the device: "
+                              "t.to(xla_device())")
     if not _is_spmd:
         raise InvalidArgument(f"{operation}: found one device, needed all of them: use_spmd()")
     if not isinstance(mesh, Mesh):
         raise InvalidArgument(f"{operation}: found a {type(mesh).__name__} for the mesh, needed a Mesh")
     if not isinstance(partition_spec, (tuple, list)):
-        raise InvalidArgument(f"{operation}: found {partition_spec!r} for the partition spec, needed a tuple with one entry for each dim of "
-                              f"{list(t.shape)}, such as {(None,) * t.dim()} for whole on each device")
+        raise InvalidArgument(f"{operation}: found {partition_spec!r} for the partition spec, "
+                              f"needed a tuple with one entry for each dim of {list(t.shape)}, "
+                              f"such as {(None,) * t.dim()} for whole on each device")
     if mesh.size() != global_runtime_device_count():
-        raise InvalidArgument(f"{operation}: found a mesh of {mesh.size()} devices, needed all {global_runtime_device_count()}")
+        raise InvalidArgument(f"{operation}: found a mesh of {mesh.size()} devices, "
+                              f"needed all {global_runtime_device_count()}")
     if len(partition_spec) != t.dim():
-        raise InvalidArgument(f"{operation}: found {len(partition_spec)} entries of {tuple(partition_spec)}, needed one for each dim of "
-                              f"{list(t.shape)}")
+        raise InvalidArgument(f"{operation}: found {len(partition_spec)} entries of {tuple(partition_spec)}, "
+                              f"needed one for each dim of {list(t.shape)}")
     return Placement(mesh, mesh.spec_of(partition_spec))
 
 

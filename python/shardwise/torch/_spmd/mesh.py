@@ -39,12 +39,14 @@ _devices = devices_of(os.environ.get("CPU_NUM_DEVICES", "8"))
 
 
 def global_runtime_device_count() -> int:
-    """How many devices are emulated: CPU_NUM_DEVICES of the environment, or 8, or what set_device_count() said."""
+    """How many devices are emulated: CPU_NUM_DEVICES of the environment, or 8, or what set_device_count()
+    said."""
     return _devices
 
 
 def set_device_count(devices: int) -> None:
-    """Emulates that many devices from now on. Meshes of another size are refused then. Raises InvalidArgument."""
+    """Emulates that many devices from now on. Meshes of another size are refused then. Raises
+    InvalidArgument."""
     global _devices
     if devices < 1:
         raise InvalidArgument(f"set_device_count: found {devices}, needed 1 or more")
@@ -64,19 +66,25 @@ class ShardingType(IntEnum):
 
 
 class Mesh:
-    """All devices as a grid: Mesh(np.arange(8), (4, 2), ("data", "model")). device_ids fill it row by row; axes without names
-    are called by their number. Raises InvalidArgument if they are not all devices, once each."""
+    """All devices as a grid: Mesh(np.arange(8), (4, 2), ("data", "model")). device_ids fill it row by row;
+    axes without names are called by their number. Raises InvalidArgument if they are not all devices, once
+    each."""
 
-    def __init__(self, device_ids: np.ndarray | Sequence[int], mesh_shape: Sequence[int], axis_names: Sequence[str] | None = None) -> None:
+    def __init__(self, device_ids: np.ndarray | Sequence[int], mesh_shape: Sequence[int],
+                 axis_names: Sequence[str] | None = None) -> None:
         self.device_ids = np.asarray(device_ids).reshape(-1)
         self.mesh_shape = tuple(int(size) for size in mesh_shape)
         self.axis_names = None if axis_names is None else tuple(axis_names)
-        if self.axis_names is not None and not len(self.axis_names) == len(set(self.axis_names)) == len(self.mesh_shape):
-            raise InvalidArgument(f"mesh: found the axis names {self.axis_names}, needed {len(self.mesh_shape)} different ones")
+        if self.axis_names is not None and not len(self.axis_names) == len(set(self.axis_names)) == len(
+                self.mesh_shape):
+            raise InvalidArgument(f"mesh: found the axis names {self.axis_names}, "
+                                  f"needed {len(self.mesh_shape)} different ones")
         if min(self.mesh_shape, default=1) < 1 or math.prod(self.mesh_shape) != len(self.device_ids):
-            raise InvalidArgument(f"mesh: found {len(self.device_ids)} devices for the shape {self.mesh_shape}, needed its product")
+            raise InvalidArgument(f"mesh: found {len(self.device_ids)} devices for the shape "
+                                  f"{self.mesh_shape}, needed its product")
         if sorted(self.device_ids.tolist()) != list(range(len(self.device_ids))):
-            raise InvalidArgument(f"mesh: found the devices {self.device_ids.tolist()}, needed 0 to {len(self.device_ids) - 1}, once each")
+            raise InvalidArgument(f"mesh: found the devices {self.device_ids.tolist()}, "
+                                  f"needed 0 to {len(self.device_ids) - 1}, once each")
 
     def size(self) -> int:
         """Returns the number of its devices."""
@@ -99,11 +107,13 @@ class Mesh:
         return Placement(self, self.spec_of(partition_spec)).text
 
     def spec_of(self, partition_spec: Sequence[Entry]) -> Spec:
-        """A spec by axes' numbers. Raises InvalidArgument for axes that there are not, and for one that is there twice."""
+        """A spec by axes' numbers. Raises InvalidArgument for axes that there are not, and for one that is
+        there twice."""
         spec = tuple(self._axes_of(entry) for entry in partition_spec)
         flat = [axis for axes in spec for axis in axes]
         if len(set(flat)) != len(flat):
-            raise InvalidArgument(f"partition spec {tuple(partition_spec)}: found an axis twice, needed each at most once")
+            raise InvalidArgument(f"partition spec {tuple(partition_spec)}: found an axis twice, "
+                                  "needed each at most once")
         return spec
 
     def _axes_of(self, entry: Any) -> tuple[int, ...]:
@@ -111,9 +121,11 @@ class Mesh:
             return ()
         axes = []
         for axis in entry if isinstance(entry, tuple) else (entry,):
-            number = axis if type(axis) is int else self.get_axis_name_idx(axis) if isinstance(axis, str) else None
+            number = (axis if type(axis) is int else self.get_axis_name_idx(axis) if isinstance(axis, str)
+                      else None)
             if number is None or not 0 <= number < len(self.mesh_shape):
-                raise InvalidArgument(f"partition spec: found {axis!r}, needed None or an axis of {dict(self.shape())}")
+                raise InvalidArgument(f"partition spec: found {axis!r}, "
+                                      f"needed None or an axis of {dict(self.shape())}")
             axes.append(number)
         return tuple(axes)
 
@@ -165,7 +177,8 @@ class Placement:
         """The ids of the devices that have each part, a row for each part."""
         used = [axis for axes in self.spec for axis in axes]
         order = used + [axis for axis in range(len(self.mesh.mesh_shape)) if axis not in used]
-        return np.sort(self.mesh.get_logical_mesh().transpose(order).reshape(math.prod(self.tiles), -1), axis=1)
+        return np.sort(self.mesh.get_logical_mesh().transpose(order).reshape(math.prod(self.tiles), -1),
+                       axis=1)
 
     @property
     def sharding(self) -> Sharding:
@@ -181,42 +194,48 @@ def tiles_of_text(text: str, devices: int) -> tuple[list[int], list[list[int]]]:
         return [], [list(range(devices))]
     found = re.fullmatch(r"\{devices=\[([\d,]+)\]([\d,]+)( last_tile_dim_replicate)?\}", text)
     if not found:
-        raise InvalidArgument(f"visualize_sharding: found {text!r}, needed a sharding such as {{devices=[4,2]0,1,2,3,4,5,6,7}}")
+        raise InvalidArgument(f"visualize_sharding: found {text!r}, "
+                              f"needed a sharding such as {{devices=[4,2]0,1,2,3,4,5,6,7}}")
     dims, ids = ([int(number) for number in part.split(",")] for part in found.groups()[:2])
     each = dims.pop() if found[3] else 1
     return dims, [ids[begin:begin + each] for begin in range(0, len(ids), each)]
 
 
 class HybridMesh(Mesh):
-    """Slices of devices, dcn_mesh_shape of them, each with ici_mesh_shape: an axis has the product of both. An emulated slice is a
-    run of device ids. Raises InvalidArgument if they are not all devices."""
+    """Slices of devices, dcn_mesh_shape of them, each with ici_mesh_shape: an axis has the product of both.
+    An emulated slice is a run of device ids. Raises InvalidArgument if they are not all devices."""
 
     def __init__(self, *, ici_mesh_shape: Sequence[int], dcn_mesh_shape: Sequence[int] | None = None,
                  axis_names: Sequence[str] | None = None) -> None:
         self.ici_mesh_shape = tuple(ici_mesh_shape)
-        self.dcn_mesh_shape = (1,) * len(self.ici_mesh_shape) if dcn_mesh_shape is None else tuple(dcn_mesh_shape)
+        self.dcn_mesh_shape = (1,) * len(self.ici_mesh_shape) if dcn_mesh_shape is None else tuple(
+            dcn_mesh_shape)
         in_slice = math.prod(self.ici_mesh_shape)
-        places = [Device(number, slice_index=number // in_slice) for number in range(global_runtime_device_count())]
+        places = [Device(number, slice_index=number // in_slice)
+                  for number in range(global_runtime_device_count())]
         devices = CoreHybridMesh(self.ici_mesh_shape, self.dcn_mesh_shape, devices=places).devices
-        super().__init__(devices, [inner * outer for inner, outer in zip(self.ici_mesh_shape, self.dcn_mesh_shape)], axis_names)
+        super().__init__(devices, [inner * outer for inner, outer in zip(self.ici_mesh_shape,
+                                                                         self.dcn_mesh_shape)], axis_names)
 
 
 class ProgramMesh:
-    """The mesh of a program that has marks over some meshes of the same devices. Its axes are parts of theirs: marks over
-    (4, 2) and over (2, 4) are marks over (2, 2, 2). Raises InvalidArgument if no such mesh exists."""
+    """The mesh of a program that has marks over some meshes of the same devices. Its axes are parts of
+    theirs: marks over (4, 2) and over (2, 4) are marks over (2, 2, 2). Raises InvalidArgument if no such mesh
+    exists."""
 
     def __init__(self, meshes: Iterable[Mesh]) -> None:
         known = list(dict.fromkeys(meshes))
         self._first = known[0]
         for mesh in known:
             if not np.array_equal(mesh.device_ids, self._first.device_ids):
-                raise InvalidArgument(f"mark_sharding: found marks over {self._first} and {mesh} in one step, needed the same devices in the "
-                                      f"same order")
-        self._ends = sorted({end for mesh in known for end in _ends(mesh)} - {1})  # of axes: how many parts there are after each
+                raise InvalidArgument(f"mark_sharding: found marks over {self._first} and {mesh} in one "
+                                      "step, needed the same devices in the same order")
+        # of axes: how many parts there are after each
+        self._ends = sorted({end for mesh in known for end in _ends(mesh)} - {1})
         sizes = [end // begin for begin, end in zip([1, *self._ends], self._ends)]
         if any(end % begin for begin, end in zip([1, *self._ends], self._ends)):
-            raise InvalidArgument(f"mark_sharding: found marks over {' and '.join(map(repr, known))} in one step, needed meshes whose axes "
-                                  f"divide each other")
+            raise InvalidArgument(f"mark_sharding: found marks over {' and '.join(map(repr, known))} in one "
+                                  "step, needed meshes whose axes divide each other")
         self.names = [f"axis{number}" for number in range(len(sizes))]
         if len(known) == 1:
             self._name_after(self._first)
@@ -242,7 +261,8 @@ class ProgramMesh:
 
     def placement(self, spec: PartitionSpec, rank: int) -> Placement:
         """Returns the placement by the first `rank` dims of a spec over the axes of this mesh."""
-        names = [() if entry is None else (entry,) if isinstance(entry, str) else entry for entry in spec.entries[:rank]]
+        names = [() if entry is None else (entry,) if isinstance(entry, str) else entry
+                 for entry in spec.entries[:rank]]
         return Placement(self.mesh, self.mesh.spec_of([tuple(entry) for entry in names]))
 
 

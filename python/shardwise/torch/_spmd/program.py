@@ -68,7 +68,8 @@ def _leave_manual(build: Builder, out: Type, x: Value, spec: str, _: Sequence[in
 
 @dataclass
 class Input:
-    """A tensor that the program is given, and how it comes: cut by its mark or as the run that made it left it; None: whole."""
+    """A tensor that the program is given, and how it comes: cut by its mark or as the run that made it left
+    it; None: whole."""
 
     number: int
     root: Root
@@ -96,22 +97,26 @@ class Step:
         alive = [(number, ref()) for number, ref in sorted(recording.changed.items())]
         self.wanted = [(number, root) for number, root in alive if root is not None]
         changed = {number for number, _ in self.wanted}
-        self.inputs = [Input(number, root, value, root.mark or root.placement,
-                             "parameter" if root.is_parameter else "optimizer" if number in changed else "loader")
+        self.inputs = [Input(number, root, value, root.mark or root.placement, "parameter"
+                             if root.is_parameter else "optimizer" if number in changed else "loader")
                        for number, root, value in recording.inputs]
         self.floats = [leaf for call in self.calls for leaf in call.leaves if type(leaf) is float]
-        self.auto = None if self._marks() or not any(one.kind == "parameter" for one in self.inputs) else auto.mesh
+        self.auto = (None if self._marks() or not any(one.kind == "parameter" for one in self.inputs)
+                     else auto.mesh)
         if self.auto is not None:
             for one in self.inputs:
                 one.mark = None
 
     def key(self) -> tuple[Any, ...]:
         """Hashable."""
-        calls = tuple((call.func, _tree_number(call.tree), tuple(float if type(leaf) is float else leaf for leaf in call.leaves),
-                       tuple(type(leaf) for leaf in call.leaves), tuple(call.made), call.backward) for call in self.calls)
-        inputs = tuple((one.number, one.root.meta.dtype, one.root.meta.shape, one.root.meta.stride(), one.mark, one.kind)
-                       for one in self.inputs)
-        return calls, inputs, tuple((number, root.mark) for number, root in self.wanted), global_runtime_device_count(), self.auto
+        calls = tuple((call.func, _tree_number(call.tree),
+                       tuple(float if type(leaf) is float else leaf for leaf in call.leaves),
+                       tuple(type(leaf) for leaf in call.leaves), tuple(call.made), call.backward)
+                      for call in self.calls)
+        inputs = tuple((one.number, one.root.meta.dtype, one.root.meta.shape, one.root.meta.stride(),
+                        one.mark, one.kind) for one in self.inputs)
+        return (calls, inputs, tuple((number, root.mark) for number, root in self.wanted),
+                global_runtime_device_count(), self.auto)
 
     def _marks(self) -> list[Placement]:
         """Returns the marks that the user asked for."""
@@ -166,7 +171,8 @@ class _Planned:
         program = Program(writer.build.graph(outputs)[0], "step", lambda args: args[0])
         if step.auto:
             program.mark(program.search(self.mesh.core, MACHINE).marks)
-        self.plan = Plan(_core.Executable(program._graph, self.mesh.core._mesh, True), program, program._graph, self.mesh.core, None, True)
+        self.plan = Plan(_core.Executable(program._graph, self.mesh.core._mesh, True), program,
+                         program._graph, self.mesh.core, None, True)
         self._results = [self._placement(place) for place in range(len(outputs))]
 
     def _traced(self, step: Step) -> torch.fx.GraphModule:
@@ -182,12 +188,15 @@ class _Planned:
                 return [plain(made[number]) for number, _ in step.wanted]
 
         with without_memory(), in_words():
-            like = [torch.empty_strided(one.root.meta.shape, one.root.meta.stride(), dtype=one.root.meta.dtype) for one in step.inputs]
-            return graph_of(replayed, [*like, *(torch.empty((), dtype=torch.float64) for _ in self._changing)])
+            like = [torch.empty_strided(one.root.meta.shape, one.root.meta.stride(),
+                                        dtype=one.root.meta.dtype) for one in step.inputs]
+            return graph_of(replayed,
+                            [*like, *(torch.empty((), dtype=torch.float64) for _ in self._changing)])
 
     def _again(self, call: Call, made: dict[int, Any], number: Callable[[float], Any]) -> None:
         leaves = [made[leaf.number] if isinstance(leaf, Ref) else number(leaf) if type(leaf) is float
-                  else ",".join(self.mesh.entries_of(leaf)) if isinstance(leaf, Placement) else leaf for leaf in call.leaves]
+                  else ",".join(self.mesh.entries_of(leaf)) if isinstance(leaf, Placement) else leaf
+                  for leaf in call.leaves]
         fx_traceback.current_meta["custom"] = {"scope": call.scope, "backward": call.backward}
         args, kwargs = pytree.tree_unflatten(leaves, call.tree)
         for own, value in zip(call.made, pytree.tree_leaves(call.func(*args, **kwargs))):
@@ -197,10 +206,12 @@ class _Planned:
     def _give(self, writer: Writer, placeholder: torch.fx.Node, step: Step, place: int) -> None:
         """An input of the program. What is not marked is whole on each device, as PyTorch/XLA has it."""
         if place >= len(step.inputs):
-            writer.give(placeholder, f"number{place - len(step.inputs)}", torch.empty((), dtype=torch.float64), "loader")
+            writer.give(placeholder, f"number{place - len(step.inputs)}",
+                        torch.empty((), dtype=torch.float64), "loader")
             return
         one = step.inputs[place]
-        spec = self.mesh.entries_of(one.mark) if one.mark else None if step.auto else ["-"] * one.root.meta.dim()
+        spec = (self.mesh.entries_of(one.mark) if one.mark else None if step.auto
+                else ["-"] * one.root.meta.dim())
         writer.give(placeholder, f"{one.kind}{place}", one.root.meta, one.kind, spec)
 
     def _marked(self, writer: Writer, outputs: Sequence[Value], step: Step) -> list[Value]:
@@ -220,21 +231,26 @@ class _Planned:
     def run(self, step: Step) -> None:
         """Gives the step's tensors their values. Raises InvalidArgument."""
         if len(self._wanted) < len(step.wanted):
-            self._refuse_manual([root for place, (_, root) in enumerate(step.wanted) if place not in self._wanted])
+            self._refuse_manual([root
+                                 for place, (_, root) in enumerate(step.wanted) if place not in self._wanted])
         numbers = [torch.tensor(step.floats[place], dtype=torch.float64) for place in self._changing]
         values = [*(one.value for one in step.inputs), *numbers]
         arrays = [array_of(torch.view_as_real(values[place].resolve_conj()) if is_pair else values[place])
                   for place, is_pair in zip(self._given, self._pairs_in, strict=True)]
-        for place, array, is_pair, placement in zip(self._wanted, self.plan.run(arrays), self._pairs_out, self._results, strict=True):
+        for place, array, is_pair, placement in zip(self._wanted, self.plan.run(arrays), self._pairs_out,
+                                                    self._results, strict=True):
             root, value = step.wanted[place][1], shared_tensor(array)
-            root.value, root.placement = _as(root.meta, torch.view_as_complex(value) if is_pair else value), placement
+            root.value, root.placement = (_as(root.meta, torch.view_as_complex(value) if is_pair else value),
+                                          placement)
 
     def _refuse_manual(self, roots: Sequence[Root]) -> None:
-        told = "found one of a manual region, of which each device has another, needed disable_manual_sharding() of it"
+        told = ("found one of a manual region, which differs on each device, "
+                "needed disable_manual_sharding() of it")
         for root in roots:
             root.failed = told
             if root.value is not None:
-                raise InvalidArgument(f"mark_step: a tensor of {list(root.meta.shape)}, changed in place: {told}")
+                raise InvalidArgument(f"mark_step: a tensor of {list(root.meta.shape)}, changed in place: "
+                                      f"{told}")
 
 
 def _manual(nodes: Sequence[torch.fx.Node]) -> set[torch.fx.Node]:
@@ -243,7 +259,8 @@ def _manual(nodes: Sequence[torch.fx.Node]) -> set[torch.fx.Node]:
     for node in nodes:
         if node.target is torch.ops.shardwise.enter_manual.default:
             found.add(node)
-        elif node.target is not torch.ops.shardwise.leave_manual.default and found.intersection(node.all_input_nodes):
+        elif node.target is not torch.ops.shardwise.leave_manual.default and found.intersection(
+                node.all_input_nodes):
             found.add(node)
     return found
 
@@ -269,12 +286,14 @@ def _planned_of(step: Step) -> _Planned:
     _known.move_to_end(key)
     while len(_known) > MOST_PROGRAMS:
         _known.popitem(last=False)
-    others = {place for place, (now, then) in enumerate(zip(step.floats, known.floats)) if now.hex() != then.hex()} - known.changing
+    others = {place for place, (now, then) in enumerate(zip(step.floats, known.floats))
+              if now.hex() != then.hex()} - known.changing
     if others:
         changing = known.changing | others
         try:
             known.step, known.changing = _Planned(step, changing), changing
-        except (NotImplementedError, RuntimeError, TypeError, ValueError):  # it decides by the number: a program for each
+        except (NotImplementedError, RuntimeError, TypeError,
+                ValueError):  # it decides by the number: a program for each
             known.step = _Planned(step, known.changing)
         known.floats = step.floats
     return known.step

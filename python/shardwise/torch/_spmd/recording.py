@@ -24,7 +24,8 @@ class Ref:
 
 @dataclass(slots=True)
 class Call:
-    """func(*leaves) as it was recorded. `made`: the numbers of its results, None of one that is a tensor changed in place."""
+    """func(*leaves) as it was recorded. `made`: the numbers of its results, None of one that is a tensor
+    changed in place."""
 
     func: Any
     leaves: list[Any]
@@ -53,7 +54,8 @@ class Root:
     """The part that a tensor and its views share: a value on the host (torch's own tensor), or a pending one;
     and its cut."""
 
-    __slots__ = ("__weakref__", "failed", "is_parameter", "mark", "meta", "number", "placement", "region", "value", "version")
+    __slots__ = ("__weakref__", "failed", "is_parameter", "mark", "meta", "number", "placement", "region",
+                 "value", "version")
 
     def __init__(self, meta: torch.Tensor, value: torch.Tensor | None = None) -> None:
         self.meta, self.value = meta, value
@@ -72,8 +74,10 @@ class Recording:
 
     version: int = 0
     calls: list[Call] = field(default_factory=list)
-    inputs: list[tuple[int, Root, torch.Tensor]] = field(default_factory=list)  #: with the value that it then had
-    changed: dict[int, weakref.ref[Root]] = field(default_factory=dict)  #: by number: those that have no value, or another
+    #: with the value that it then had
+    inputs: list[tuple[int, Root, torch.Tensor]] = field(default_factory=list)
+    #: by number: those that have no value, or another
+    changed: dict[int, weakref.ref[Root]] = field(default_factory=dict)
     read: set[int] = field(default_factory=set)  #: tensors that calls take
     count: int = 0
 
@@ -107,7 +111,8 @@ class Now:
         if derived is not None:
             return self._scopes.get(derived._sequence_nr(), ""), True
         frame: Any = own_frame().f_back
-        while frame is not None and ("/torch/" in frame.f_code.co_filename or frame.f_code.co_filename.startswith("<")):
+        while frame is not None and ("/torch/" in frame.f_code.co_filename
+                                     or frame.f_code.co_filename.startswith("<")):
             frame = frame.f_back
         scope = f"{frame.f_code.co_filename.rpartition('/')[2]}:{frame.f_lineno}" if frame is not None else ""
         if torch.is_grad_enabled():

@@ -1,5 +1,5 @@
-"""Names of torch_xla.runtime, torch_xla.core.xla_model and torch_xla that are about processes, devices, steps and files. There is one process, which
-has all devices."""
+"""Names of torch_xla.runtime, torch_xla.core.xla_model and torch_xla that are about processes, devices, steps
+and files. There is one process, which has all devices."""
 
 from __future__ import annotations
 
@@ -100,7 +100,8 @@ def sync(wait: bool = False, reset_scope: bool = True) -> None:
         closure(*args)
 
 
-def add_step_closure(closure: Callable[..., Any], args: tuple[Any, ...] = (), run_async: bool = False) -> None:
+def add_step_closure(closure: Callable[..., Any], args: tuple[Any, ...] = (),
+                     run_async: bool = False) -> None:
     """Calls closure(*args) after the next step, when its tensors have their values."""
     _closures.append((closure, args))
 
@@ -122,9 +123,10 @@ def compile(f: Callable[..., Any] | None = None, full_graph: bool = False, name:
     return step() if f is None else step()(f)
 
 
-def optimizer_step(optimizer: Any, barrier: bool = False, optimizer_args: dict[str, Any] | None = None, groups: Any = None,
-                   pin_layout: bool = True) -> Any:
-    """optimizer.step(**optimizer_args), and sync() if there is a barrier. Gradients are whole: there is nothing to add up."""
+def optimizer_step(optimizer: Any, barrier: bool = False, optimizer_args: dict[str, Any] | None = None,
+                   groups: Any = None, pin_layout: bool = True) -> Any:
+    """optimizer.step(**optimizer_args), and sync() if there is a barrier. Gradients are whole: there is
+    nothing to add up."""
     loss = optimizer.step(**(optimizer_args or {}))
     if barrier:
         sync()
@@ -184,7 +186,8 @@ def save(data: Any, file_or_path: Any, master_only: bool = True, global_master: 
 
 def send_cpu_data_to_device(datas: Any, device: Any = None, input_sharding: Any = None) -> list[Any]:
     """Each of the tensors on the device, marked by a ShardingSpec if there is one that fits."""
-    placed = pytree.tree_map(lambda leaf: leaf.to(_lazy.DEVICE) if isinstance(leaf, torch.Tensor) else leaf, [datas] if isinstance(datas, torch.Tensor) else datas)
+    placed = pytree.tree_map(lambda leaf: leaf.to(_lazy.DEVICE) if isinstance(leaf, torch.Tensor) else leaf,
+                             [datas] if isinstance(datas, torch.Tensor) else datas)
     for leaf in pytree.tree_leaves(placed):
         if isinstance(leaf, LazyTensor) and input_sharding is not None and input_sharding.can_apply(leaf):
             input_sharding.apply(leaf)
@@ -194,7 +197,8 @@ def send_cpu_data_to_device(datas: Any, device: Any = None, input_sharding: Any 
 # ---- What there is not.
 
 REFUSED = {
-    "launch": "fn(0, *args): in SPMD mode one process has all devices, and PyTorch/XLA refuses launch() there, too",
+    "launch": "fn(0, *args): in SPMD mode one process has all devices, "
+              "and PyTorch/XLA refuses launch() there, too",
     "spawn": "fn(0, *args): in SPMD mode one process has all devices",
     "send": "collective_permute() in a manual region",
     "recv": "collective_permute() in a manual region",

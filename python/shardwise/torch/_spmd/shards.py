@@ -14,14 +14,16 @@ from .tensors import LazyTensor, value_of
 
 
 def placement_of(tensor: torch.Tensor) -> Placement | None:
-    """None if nothing is known, or it is whole on each device. A view is cut as its root if it only has the dims in another order."""
+    """None if nothing is known, or it is whole on each device. A view is cut as its root if it only has the
+    dims in another order."""
     if not isinstance(tensor, LazyTensor):
         return None
     root = tensor._root
     found = root.mark or root.placement
     if found is None or not tensor._path:
         return found
-    by_stride = {one: axes for one, axes in zip(zip(root.meta.shape, root.meta.stride()), found.spec) if one[0] > 1}
+    by_stride = {one: axes for one, axes in zip(zip(root.meta.shape, root.meta.stride()), found.spec)
+                 if one[0] > 1}
     own = [one if one[0] > 1 else None for one in zip(tensor._meta.shape, tensor._meta.stride())]
     if {one for one in own if one} != by_stride.keys() or tensor._meta.numel() != root.meta.numel():
         return None
@@ -34,19 +36,22 @@ def sharding_text(tensor: torch.Tensor) -> str:
     if placement is not None:
         return placement.text
     is_there = isinstance(tensor, LazyTensor) and tensor._root.value is not None
-    return "{replicated}" if is_there and (not tensor._path or tensor._root.placement is None) else ""  # type: ignore[attr-defined]
+    return ("{replicated}" if is_there and (not tensor._path or tensor._root.placement is None)  # type: ignore[attr-defined]
+            else "")
 
 
 def sharding_type(tensor: torch.Tensor) -> ShardingType | None:
     """Returns the type of the sharding; None if nothing is known."""
     placement = placement_of(tensor)
-    return placement.type if placement is not None else ShardingType.REPLICATED if sharding_text(tensor) else None
+    return (placement.type if placement is not None else ShardingType.REPLICATED if sharding_text(tensor)
+            else None)
 
 
 @dataclass
 class XLAShard:
-    """A device's part of a tensor, filled up with zeros to the size of the largest one. indices: where it is in the whole tensor, by
-    dim; ... if that is whole. replica_id: which of the devices with this part it is, by their ids."""
+    """A device's part of a tensor, filled up with zeros to the size of the largest one. indices: where it is
+    in the whole tensor, by dim; ... if that is whole. replica_id: which of the devices with this part it is,
+    by their ids."""
 
     data: torch.Tensor
     indices: list[slice] | EllipsisType
@@ -69,14 +74,16 @@ def shards_of(tensor: LazyTensor) -> list[XLAShard]:
     """Returns the shards by device, as they are now; runs the pending calls."""
     value, placement = value_of(tensor), placement_of(tensor)
     if placement is None or max(placement.tiles, default=1) == 1:
-        return [XLAShard(value.clone(), ..., f"EMULATED:{number}", number) for number in range(global_runtime_device_count())]
+        return [XLAShard(value.clone(), ..., f"EMULATED:{number}", number)
+                for number in range(global_runtime_device_count())]
     replicas = {int(device): place for group in placement.groups for place, device in enumerate(group)}
     shards = []
     for number in sorted(replicas):
         box = placement.sharding.box(number, value.shape)
         data = torch.zeros(placement.sharding.shard_shape(value.shape), dtype=value.dtype)
         data[tuple(slice(0, part.stop - part.start) for part in box)] = value[box]
-        shards.append(XLAShard(data, [slice(part.start, part.stop, 1) for part in box], f"EMULATED:{number}", replicas[number]))
+        shards.append(XLAShard(data, [slice(part.start, part.stop, 1) for part in box], f"EMULATED:{number}",
+                               replicas[number]))
     return shards
 
 
@@ -85,27 +92,30 @@ def _bits(data: torch.Tensor) -> torch.Tensor:
 
 
 def load_shards(tensor: LazyTensor, shards: Sequence[XLAShard]) -> None:
-    """Raises InvalidArgument, before anything changes. A part goes where its device has one, whatever its indices say."""
-    if isinstance(shards, str) or not isinstance(shards, Sequence) or not all(isinstance(shard, XLAShard) for shard in shards):
-        raise WrongType(f"load_local_shards_: shards is a {type(shards).__name__} of other things than parts, needed are those of "
-                        f"local_shards, with their data changed")
+    """Raises InvalidArgument, before anything changes. A part goes where its device has one, whatever its
+    indices say."""
+    if isinstance(shards, str) or not isinstance(shards, Sequence) or not all(isinstance(shard, XLAShard)
+                                                                              for shard in shards):
+        raise WrongType(f"load_local_shards_: shards is a {type(shards).__name__} of other things than "
+                        "parts, needed are those of local_shards, with their data changed")
     known = {shard.shard_device: shard for shard in shards_of(tensor)}
     found = [shard.shard_device for shard in shards]
     if sorted(found) != sorted(known):
-        raise InvalidArgument(f"load_local_shards_: found parts of {len(found)} devices ({', '.join(map(str, found))}), needed one of "
-                              f"each of the {len(known)}")
+        raise InvalidArgument(f"load_local_shards_: found parts of {len(found)} devices "
+                              f"({', '.join(map(str, found))}), needed one of each of the {len(known)}")
     value = value_of(tensor)
     for shard in shards:
         own = known[shard.shard_device]
         if shard.data.shape != own.data.shape or shard.data.dtype != own.data.dtype:
-            raise InvalidArgument(f"load_local_shards_: found a part of {shard.data.dtype}{list(shard.data.shape)} of {shard.shard_device}, "
+            raise InvalidArgument("load_local_shards_: found a part of "
+                                  f"{shard.data.dtype}{list(shard.data.shape)} of {shard.shard_device}, "
                                   f"needed one of {own.data.dtype}{list(own.data.shape)}")
     whole: dict[str, XLAShard] = {}
     for shard in shards:
         same = whole.setdefault(str(known[shard.shard_device].indices), shard)
         if not same.data.equal(shard.data) and not torch.equal(_bits(same.data), _bits(shard.data)):
-            raise InvalidArgument(f"load_local_shards_: found other values of {shard.shard_device} than of {same.shard_device}, which hold the same "
-                                  f"part, needed equal ones")
+            raise InvalidArgument(f"load_local_shards_: found other values of {shard.shard_device} than of "
+                                  f"{same.shard_device}, which hold the same part, needed equal ones")
     for shard in shards:
         own = known[shard.shard_device]
         place = ... if isinstance(own.indices, EllipsisType) else tuple(own.indices)

@@ -33,7 +33,8 @@ class Hooks:
 class _Kind(torch._C._TensorMeta):
     def __instancecheck__(cls, value: Any) -> bool:
         is_lazy = super().__instancecheck__(value)
-        return is_lazy if cls is not XLAShardedTensor else isinstance(value, LazyTensor) and value._root.mark is not None
+        return (is_lazy if cls is not XLAShardedTensor else isinstance(value, LazyTensor)
+                and value._root.mark is not None)
 
 
 class LazyTensor(torch.Tensor, metaclass=_Kind):
@@ -48,10 +49,11 @@ class LazyTensor(torch.Tensor, metaclass=_Kind):
     __torch_function__ = torch._C._disabled_torch_function_impl  # type: ignore[assignment]
 
     @staticmethod
-    def __new__(cls, root: Root, meta: torch.Tensor, path: tuple[Any, ...] = (), at: tuple[int, int] = (-1, -1)) -> LazyTensor:
+    def __new__(cls, root: Root, meta: torch.Tensor, path: tuple[Any, ...] = (),
+                at: tuple[int, int] = (-1, -1)) -> LazyTensor:
         made: LazyTensor = torch.Tensor._make_wrapper_subclass(
-            cls, meta.shape, strides=meta.stride(), storage_offset=meta.storage_offset(), dtype=meta.dtype, device=DEVICE,
-            _extra_dispatch_keys=_spmd_autocast.KEYS)
+            cls, meta.shape, strides=meta.stride(), storage_offset=meta.storage_offset(), dtype=meta.dtype,
+            device=DEVICE, _extra_dispatch_keys=_spmd_autocast.KEYS)
         made._root, made._meta, made._path, made._at = root, meta, path, at
         return made
 
@@ -59,7 +61,8 @@ class LazyTensor(torch.Tensor, metaclass=_Kind):
         pass
 
     @classmethod
-    def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:  # type: ignore[override]
+    def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (),  # type: ignore[override]
+                           kwargs: Any = None) -> Any:
         with now.lock:
             return Hooks.dispatched(func, args, kwargs or {})
 
@@ -130,7 +133,8 @@ class LazyTensor(torch.Tensor, metaclass=_Kind):
         if mark is None:
             return None
         names: Sequence[Any] = mark.mesh.axis_names or tuple(range(len(mark.mesh.mesh_shape)))
-        return tuple(tuple(names[axis] for axis in axes) if len(axes) > 1 else names[axes[0]] if axes else None for axes in mark.spec)
+        return tuple(tuple(names[axis] for axis in axes) if len(axes) > 1 else names[axes[0]] if axes
+                     else None for axes in mark.spec)
 
     @property
     def local_shards(self) -> list[Any]:
@@ -140,8 +144,8 @@ class LazyTensor(torch.Tensor, metaclass=_Kind):
         return shards_of(self)
 
     def load_local_shards_(self, shards: Sequence[Any]) -> None:
-        """Takes the values of parts such as local_shards gives: one of each device, in any order. Raises InvalidArgument for
-        other devices, shapes or dtypes, and for a tensor without a mark."""
+        """Takes the values of parts such as local_shards gives: one of each device, in any order. Raises
+        InvalidArgument for other devices, shapes or dtypes, and for a tensor without a mark."""
         from .shards import load_shards
 
         load_shards(self, shards)
@@ -157,7 +161,8 @@ class LazyTensor(torch.Tensor, metaclass=_Kind):
     def data(self, value: torch.Tensor) -> None:
         if value.shape != self.shape or value.dtype != self.dtype:
             needed = f"{self.dtype}{list(self.shape)}, as it was"
-            raise Unsupported(f"data of a tensor on {DEVICE}: found {value.dtype}{list(value.shape)}, needed {needed}")
+            raise Unsupported(f"data of a tensor on {DEVICE}: found {value.dtype}{list(value.shape)}, "
+                              f"needed {needed}")
         with torch.no_grad():
             self.detach().copy_(value)
 
@@ -203,9 +208,11 @@ def number_of(tensor: LazyTensor) -> int:
 
 
 def recorded(func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
-    """The results of a call that runs later. Raises InvalidArgument for a tensor that is not on the device."""
+    """The results of a call that runs later. Raises InvalidArgument for a tensor that is not on the
+    device."""
     if func is _aten.native_batch_norm.default and args[3] is not None:
-        func = _aten._native_batch_norm_legit.default  # the same, but it says that it changes the running statistics
+        # the same, but it says that it changes the running statistics
+        func = _aten._native_batch_norm_legit.default
     leaves, tree = pytree.tree_flatten((args, kwargs))
     leaves = [_on_device(func, leaf) for leaf in leaves]
     tensors, out_tree = _shapes_of(func, leaves, tree)
@@ -214,7 +221,8 @@ def recorded(func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
     now.recording.add(call)
     own = _Aliases(func, pytree.tree_unflatten(leaves, tree))
     made = [_result(call, own, place, len(tensors), meta) for place, meta in enumerate(tensors)]
-    region = next((leaf._root.region for leaf in leaves if isinstance(leaf, LazyTensor) and leaf._root.region), None)
+    region = next((leaf._root.region
+                   for leaf in leaves if isinstance(leaf, LazyTensor) and leaf._root.region), None)
     if region is not None:
         for one in made:
             if isinstance(one, LazyTensor):
@@ -250,7 +258,8 @@ class _Aliases:
 
     def __init__(self, func: Any, given: Any) -> None:
         self._schema, self.func = func._schema, func
-        self._named = {argument.name: value for argument, value in zip(self._schema.arguments, given[0])} | given[1]
+        self._named = {argument.name: value for argument, value in zip(self._schema.arguments,
+                                                                       given[0])} | given[1]
         for argument in self._schema.arguments:
             if argument.alias_info is not None and argument.alias_info.is_write:
                 for tensor in pytree.tree_leaves(self._named.get(argument.name)):
@@ -264,7 +273,8 @@ class _Aliases:
         info = returns[0 if is_list else place].alias_info
         for argument in self._schema.arguments:
             known = argument.alias_info
-            if known is not None and ("*" in known.after_set if is_list else info is not None and known.before_set & info.before_set):
+            if known is not None and ("*" in known.after_set if is_list else info is not None
+                                      and known.before_set & info.before_set):
                 found = self._named.get(argument.name)
                 return (found[place] if isinstance(found, (list, tuple)) else found), known.is_write
         return None, False
@@ -306,8 +316,10 @@ def _on_device(func: Any, leaf: Any) -> Any:
     """An argument, which torch lets be on the CPU if it is one number, or an index."""
     if not isinstance(leaf, torch.Tensor) or isinstance(leaf, LazyTensor):
         return leaf
-    if leaf.dim() and not func._schema.name.startswith("aten::index") and not func._schema.name.startswith("aten::copy_"):
-        raise InvalidArgument(f"{func}: found a tensor on {leaf.device}, needed one on {DEVICE}, as the others: tensor.to(xla_device())")
+    if leaf.dim() and not func._schema.name.startswith("aten::index") and not func._schema.name.startswith(
+            "aten::copy_"):
+        raise InvalidArgument(f"{func}: found a tensor on {leaf.device}, needed one on {DEVICE}, "
+                              "as the others: tensor.to(xla_device())")
     return uploaded(leaf)
 
 
@@ -320,7 +332,8 @@ def value_of(tensor: torch.Tensor) -> torch.Tensor:
         return tensor.detach()
     with now.lock:
         root = tensor._root
-        if root.value is None or root.number in now.recording.changed and root.version == now.recording.version:
+        if (root.value is None or root.number in now.recording.changed
+            and root.version == now.recording.version):
             run()
         if root.value is None:
             raise InvalidArgument(f"a tensor on {DEVICE}, by value: {root.failed or 'found none'}")
@@ -351,8 +364,8 @@ class _WithoutGradient(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *_: Any) -> Any:
-        raise Unsupported("backward: found a gradient through a manual region, which has none, needed a loss that is computed "
-                          "outside of enable_manual_sharding(), or detach() before it")
+        raise Unsupported("backward: found a gradient through a manual region, which has none, needed a loss "
+                          "that is computed outside of enable_manual_sharding(), or detach() before it")
 
 
 def call(func: Any, tensor: LazyTensor, placement: Placement, *more: Any) -> LazyTensor:
@@ -363,7 +376,8 @@ def call(func: Any, tensor: LazyTensor, placement: Placement, *more: Any) -> Laz
         meta = func(tensor._meta, "", *more)
         leaves, tree = pytree.tree_flatten(((Ref(number_of(tensor)), placement, *more), {}))
         made = Root(meta)
-        borders = {torch.ops.shardwise.enter_manual.default: placement.mesh, torch.ops.shardwise.leave_manual.default: None}
+        borders = {torch.ops.shardwise.enter_manual.default: placement.mesh,
+                   torch.ops.shardwise.leave_manual.default: None}
         made.region = borders.get(func, tensor._root.region)
         made.number, made.version = now.recording.next_number(), now.recording.version
         now.recording.add(Call(func, leaves, tree, [made.number], *now.place()))
