@@ -14,7 +14,7 @@
 #include "shardwise/runtime/device.h"
 #include "shardwise/shard/error.h"
 #include "shardwise/shard/text.h"
-#include "shardwise/storage/file.h"
+#include "shardwise/storage/object/bucket_path.h"
 
 namespace shardwise {
 struct CheckpointReader::Impl {
@@ -130,7 +130,7 @@ CheckpointReader::CheckpointReader(const std::filesystem::path& directory,
 
 CheckpointReader::CheckpointReader(const std::filesystem::path& directory,
                                    const ReadOptions& options, bool as_needed) {
-  const auto file_system = options.file_system ? options.file_system : posix_file_system();
+  const auto file_system = file_system_of(directory, options.file_system);
   std::unique_ptr<detail::Pin> pin;
   if (options.pin) pin = std::make_unique<detail::Pin>(*file_system, directory);
   impl_ =

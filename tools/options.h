@@ -67,6 +67,11 @@ void add_path(CLI::App& command, const char* name, std::string& path, const char
 void add_path(CLI::App& command, const char* name, std::vector<std::string>& paths,
               const char* description);
 
+/// Local paths, or s3://bucket/prefix; the command gets the path of such a URL.
+void add_place(CLI::App& command, const char* name, std::string& path, const char* description);
+void add_place(CLI::App& command, const char* name, std::vector<std::string>& paths,
+               const char* description);
+
 void add_threads(CLI::App& command, int& threads);
 
 void add_size(CLI::App& command, const std::string& name, std::size_t& bytes, ByteRange allowed,

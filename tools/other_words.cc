@@ -29,9 +29,8 @@ const std::vector<Verbs>& other_words() {
        "`shardwise ls ROOT` lists the steps with their times, metrics and pins"},
       {{"dump", "head", "tail", "get", "read", "values", "less", "more", "slice", "load"},
        "`shardwise cat CHECKPOINT TENSOR` shows elements, 'w[0:3]' some of them"},
-      {{"cp", "copy", "clone", "backup"},
-       "`cp -r` copies a checkpoint, `shardwise reshard CHECKPOINT ROOT --mesh MESH` writes it "
-       "again"},
+      {{"copy", "clone", "backup", "upload", "download"},
+       "`shardwise cp CHECKPOINT ROOT` copies a step, into a bucket or out of one, too"},
       {{"mv", "move"}, "`mv` moves a whole root; steps refer to nothing outside it"},
       {{"rename", "cast", "edit", "split", "merge", "join", "quantize", "transpose", "rewrite",
         "repartition", "redistribute", "consolidate", "unshard", "shard"},

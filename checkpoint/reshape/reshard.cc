@@ -24,7 +24,7 @@
 #include "shardwise/reshape/detail/reshard/reshard_costs.h"
 #include "shardwise/runtime/parallel.h"
 #include "shardwise/shard/error.h"
-#include "shardwise/storage/file.h"
+#include "shardwise/storage/object/bucket_path.h"
 
 namespace shardwise {
 namespace {
@@ -140,7 +140,7 @@ namespace {
 class Source {
  public:
   Source(const fs::path& path, ReshardOptions& options)
-      : file_system_(options.file_system ? options.file_system : posix_file_system()),
+      : file_system_(file_system_of(path, options.file_system)),
         pin_(*file_system_, path),  // it may be read for long
         checkpoint_(detail::open_checkpoint(*file_system_, path)) {
     options.threads = Executor::threads_for(options.threads);

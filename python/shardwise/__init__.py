@@ -53,6 +53,7 @@ from ._checkpoint.verify import repair as repair
 from ._checkpoint.verify import verify as verify
 from ._checkpoint.verify import write_parity as write_parity
 from ._convert.convert import explain as explain
+from ._convert.copy import copy_step as copy_step
 from ._convert.convert import export_model as export_model
 from ._convert.convert import import_dcp as import_dcp
 from ._convert.convert import import_model as import_model
@@ -104,9 +105,10 @@ __all__ = [
     "LatestStep", "Loader", "Lost", "ManagerStats", "Mesh", "NameNotFound", "NotFound",
     "ParityStats", "PartitionSpec", "Path", "PendingSave", "Progress", "RepairReport", "Repaired",
     "ResourceExhausted", "SaveStats", "Shard", "Sharding", "Tensor", "TensorDiff", "TensorInfo",
-    "TensorStats", "TransferPlan", "Unsupported", "VerifyReport", "diff", "explain", "explain_reshard",
-    "export_model", "group", "import_dcp", "import_model", "import_orbax", "info", "load", "open", "programs",
-    "remove_parity", "repair", "reshard", "save", "sources", "stats", "verify", "write_parity",
+    "TensorStats", "TransferPlan", "Unsupported", "VerifyReport", "copy_step", "diff", "explain",
+    "explain_reshard", "export_model", "group", "import_dcp", "import_model", "import_orbax", "info",
+    "load", "open", "programs", "remove_parity", "repair", "reshard", "save", "sources", "stats", "verify",
+    "write_parity",
 ]
 
 

@@ -66,6 +66,12 @@ def _ways_in(kind: str, path: str) -> str:
     return f"sw.{call}({path!r}, \"new\") makes a checkpoint of it" if call else "nothing here reads it"
 
 
+def local_or_bucket(path: Path, what: str) -> str:
+    """As local(), but a URL of a bucket, "s3://bucket/prefix", is the path that the core reads it by."""
+    text = os.fsdecode(os.fspath(path)) if isinstance(path, (str, bytes, os.PathLike)) else ""
+    return _core.path_of_url(text) if text.startswith("s3:/") and "\0" not in text else local(path, what)
+
+
 def local(path: Path, what: str) -> str:
     """Returns a path of this machine's file systems as text: `~` is the user's folder, as in a shell. Raises
     Unsupported for URLs, which would otherwise be folders of odd names. what: begins the message, as

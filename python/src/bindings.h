@@ -63,6 +63,7 @@ void bind_loader(nb::module_& module);
 void bind_calls(nb::module_& module);
 void bind_tiers(nb::module_& module);
 void bind_verify(nb::module_& module);
+void bind_bucket(nb::module_& module);
 void bind_programs(nb::module_& module);
 
 }  // namespace shardwise::python

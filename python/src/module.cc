@@ -17,6 +17,7 @@ NB_MODULE(core_of_main, module) {
   bind_calls(module);
   bind_tiers(module);
   bind_verify(module);
+  bind_bucket(module);
   bind_programs(module);
 }
 

@@ -258,7 +258,8 @@ class Sources(Case):
 
 
 class Converting(Case):
-    covers = "verify repair write_parity remove_parity reshard diff stats export_model export_folder import_model is_saved known_format model_format SpecRules.parse SpecRules.find SpecRules.unmatched"
+    covers = """verify repair write_parity remove_parity reshard copy_step path_of_url diff stats export_model export_folder import_model
+        is_saved known_format model_format SpecRules.parse SpecRules.find SpecRules.unmatched"""
 
     def __init__(self, folder: str) -> None:
         super().__init__(folder)
@@ -274,6 +275,8 @@ class Converting(Case):
         assert sw.verify(self.step, progress=tell) and sw.repair(self.step, sources=[self.step], progress=tell)
         assert sw.write_parity(self.step, blocks=1, progress=tell).files == 1
         assert (sw.load(sw.reshard(self.step, path, mesh="x=2", rules="w=x,-", progress=tell))["w"] == W).all()
+        assert sw.copy_step(self.step, path + "-copy", progress=tell) == path + "-copy/step-00000001"
+        assert _core.path_of_url("s3://bucket/runs?region=x") == "s3://bucket?region=x/runs"
         assert sw.export_model(self.step, path + ".safetensors", progress=tell) == [path + ".safetensors"]
         assert (sw.load(sw.import_model(path + ".safetensors", path + "-b", progress=tell))["w"] == W).all()
         assert _core.is_saved(path + "-b")

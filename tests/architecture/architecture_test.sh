@@ -8,7 +8,7 @@ breach() { echo "breach: $1"; failed=1; }
 
 sources() { find "$@" -name '*.h' -o -name '*.cc' | grep -v '/build/' | sort; }
 components="shard storage runtime loader checkpoint convert"
-rooms="mend jobs reshape tiers"  # components in checkpoint/: a source of checkpoint/jobs/ is of jobs/ below
+rooms="bucket mend jobs reshape tiers"  # components in checkpoint/: a source of checkpoint/jobs/ is of jobs/ below
 place() { [[ " $rooms " == *" $1 "* ]] && echo "checkpoint/$1" || echo "$1"; }
 in_rooms="^checkpoint/(${rooms// /|})/"
 
@@ -32,6 +32,7 @@ allowed_storage="shard storage"
 allowed_runtime="shard runtime"
 allowed_loader="shard storage runtime loader"
 allowed_checkpoint="shard storage runtime checkpoint"
+allowed_bucket="shard storage runtime checkpoint bucket"
 allowed_mend="shard storage runtime checkpoint mend"
 allowed_jobs="shard storage runtime checkpoint mend jobs"
 allowed_reshape="shard storage runtime checkpoint jobs reshape"
@@ -44,11 +45,12 @@ loader:storage/detail/npy_header.h convert:storage/detail/npy_header.h \
 convert:checkpoint/detail/hdf5/plain_file.h \
 checkpoint:storage/detail/open_files.h convert:storage/detail/open_files.h checkpoint:storage/detail/stream_copy.h \
 checkpoint:storage/detail/json_reader.h convert:storage/detail/json_reader.h loader:storage/detail/json_reader.h \
-mend:storage/detail/open_files.h jobs:mend/detail/parity_writer.h \
+mend:storage/detail/open_files.h bucket:storage/object/detail/parallel_requests.h jobs:mend/detail/parity_writer.h \
 reshape:jobs/detail/save/save_together.h reshape:jobs/detail/save/latest_step.h \
 tiers:jobs/detail/internals.h tiers:jobs/detail/save/file_transfer.h tiers:jobs/detail/save/terms.h tiers:jobs/detail/save_queue.h \
 python:jobs/detail/save_turns.h tiers:mend/detail/chunk_finder.h tiers:mend/detail/chunk_mender.h"
 # The bricks in checkpoint/detail/ that each room may use.
+bricks_bucket="format read root"
 bricks_mend="codec format parity read root"
 bricks_jobs="format hdf5 lanes read record root write"
 bricks_reshape="format lanes read root write"
@@ -114,6 +116,8 @@ room libpng '^png' '^loader/detail/image/png_image\.cc$'
 room libjpeg '^(jpeglib|jerror)' '^loader/detail/image/jpeg_image\.cc$'
 room zlib '^zlib' '^(loader/|convert/detail/zip_member\.cc)'
 room fmt '^fmt/' '\.cc$'
+room libcurl '^curl/' '^storage/object/detail/http\.cc$'
+room libcrypto '^openssl/' '^storage/object/detail/sigv4\.cc$'
 room RapidJSON '^rapidjson/' '^(checkpoint/detail/format/json_document\.(h|cc)|storage/detail/json_reader\.cc)$'
 room nlohmann-json '^nlohmann/' '^(tools|examples)/'
 room CLI11 '^CLI/' '^(tools/(command_line|completion|options)\.|examples/)'
@@ -143,17 +147,18 @@ done
 # "|" stand side by side and do not see each other. A part is folders, each with all below it, and file names, joined by
 # "+"; or "." for all other files that are in no folder but detail/.
 order_shard=". notation|torus|plan view|host"
-order_storage="detail/attributes+detail/hdf5+detail/page_cache . detail/open_files"
+order_storage="detail/attributes+detail/hdf5+detail/page_cache . detail/open_files object/object_client object/detail/parallel_requests object/object_store object/detail object"
 order_loader="detail/mix+detail/prefetch+detail/row_stretch+detail/scratch_memory+detail/sample_numbers source+detail/read_frame+detail/common_fields+detail/copy_row detail/order order sources/file_options+sources/images detail/files detail/image sources stages loader_options+loader_stats+placement detail/engine host_loader+loader+open_source+loader_state"
 order_checkpoint="box_reader+read_options+save+steps+detail/host_reader detail/format detail/codec|detail/lanes|detail/hdf5|detail/root detail/read detail/write|detail/parity detail/record attempt|reader|verify+verify_report|staged_output detail/internals"
+order_bucket="detail ."
 order_mend="detail/erasure_code|detail/replacer|detail/chunk_finder|detail/chunk_mender detail/parity_file|detail/file_maker parity+detail/parity_writer repair+repair_report"
 order_jobs="policies detail/policy detail/save detail/save_turns pending_save+detail/pending_state+detail/save_queue manager+detail/manager_impl+detail/internals save_together"
 order_reshape="edits+detail/edits reshard+spec_rules+detail/reshard"
 order_tiers="detail/inventory|detail/saved_tensors detail/mending tiers+detail"
 order_convert="detail ."
 order_runtime="parallel+stopwatch+timeline|process memory device+sharded_array program manual gemm|graph kernels ops spmd tensor+tracer+detail/tracer_impl nn"
-order_tools="usage+commands/python/import+commands/python/package+disk_use+foreign_format+output+launched+interrupt+compare+objects steps parse other_words bench|options commands completion command_line main"
-order_python_src="bindings arrays value_class gil+work+python_source+call_ranks parts python_tensors errors|calls|compare|convert|loader|programs|read|records|save|save_turns|sharding|stages|tiers|verify module"
+order_tools="places usage+commands/python/import+commands/python/package+disk_use+foreign_format+output+launched+interrupt+compare+objects steps parse other_words bench|options commands completion command_line main"
+order_python_src="bindings arrays value_class gil+work+python_source+call_ranks parts python_tensors errors|bucket|calls|compare|convert|loader|programs|read|records|save|save_turns|sharding|stages|tiers|verify module"
 for component in $components $rooms tools python/src; do
   order=order_${component//\//_}
   [[ -n ${!order:-} ]] || continue

@@ -15,6 +15,7 @@ echo '#include "shardwise/checkpoint/detail/codec/codec.h"' >> convert/model.cc
 echo 'int x;' > runtime/forgotten.cc
 echo 'int x;' > tests/shard/forgotten_test.cc
 echo '#include <tbb/tbb.h>' >> loader/loader.cc
+echo '#include <curl/curl.h>' >> storage/object/s3_client.cc
 echo '#include <zstd.h>' >> checkpoint/jobs/manager.cc
 echo '#include <fmt/core.h>' >> shard/box.h
 yes '//' | head -n 700 >> shard/mesh.cc
@@ -74,7 +75,7 @@ status=0
 for needed in 'shard/box.cc includes runtime/' 'loader/order.cc includes checkpoint/detail/' \
   'storage/file.cc includes runtime/' 'checkpoint/verify.cc includes storage/detail/' \
   'convert/model.cc includes checkpoint/detail/' 'runtime/forgotten.cc is in no target' 'tests/shard/forgotten_test.cc is in no target' \
-  'loader/loader.cc includes TBB' 'jobs/manager.cc includes zstd' \
+  'storage/object/s3_client.cc includes libcurl' 'loader/loader.cc includes TBB' 'jobs/manager.cc includes zstd' \
   'public header shard/box.h includes fmt/core.h' 'shard/mesh.cc has' 'a folder called util' \
   'runtime/gemm.cc includes shard/detail/' \
   'shard/box_copy.cc includes shard/view/explain.h, which does not stand before it' \

@@ -7,7 +7,7 @@ import pathlib
 import re
 import sys
 
-ROOMS = ("mend", "jobs", "reshape", "tiers")
+ROOMS = ("bucket", "mend", "jobs", "reshape", "tiers")
 
 
 def folder_of(component):

@@ -52,11 +52,14 @@ run(passes ${CMAKE_COMMAND} -E chdir ${SCRATCH}/jobs ${SCRATCH}/jobs/program)
 # Only mend, and components above it, need ISA-L.
 configure(passes checkpoint WANTED checkpoint UNWANTED shardwise::mend shardwise::jobs PkgConfig::isal)
 
+# A copy into a bucket needs no component but the checkpoint's.
+configure(passes bucket WANTED bucket UNWANTED shardwise::mend shardwise::jobs PkgConfig::isal)
+
 configure(passes runtime WANTED runtime HIDDEN PkgConfig UNWANTED PkgConfig::openblas shardwise::storage)
-configure(passes all WANTED shard storage runtime programs mpi loader checkpoint mend jobs reshape tiers convert program_files)
+configure(passes all WANTED shard storage runtime programs mpi loader checkpoint bucket mend jobs reshape tiers convert program_files)
 
 configure(fails unknown WANTED shard chekpoint)
-check_said("component chekpoint is not known, needed is one of shard, storage, runtime, programs, mpi, loader, checkpoint, mend, jobs, reshape, tiers, convert, program_files")
+check_said("component chekpoint is not known, needed is one of shard, storage, runtime, programs, mpi, loader, checkpoint, bucket, mend, jobs, reshape, tiers, convert, program_files")
 configure(fails missing WANTED programs checkpoint HIDDEN PkgConfig TBB)
 check_said("component programs needs package TBB, pkg-config module openblas")
 check_said("component checkpoint needs pkg-config module hdf5, pkg-config module libxxhash")

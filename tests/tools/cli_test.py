@@ -61,7 +61,7 @@ class Cli(unittest.TestCase):
 
 class Help(Cli):
     def test_every_command_has_help_with_an_example(self):
-        for command in ("shards", "explain", "plan", "ls", "inspect", "verify", "parity", "diff", "cat", "stats", "du", "tiers", "rm", "pin", "unpin", "gc", "reshard", "import", "export", "batches"):
+        for command in ("shards", "explain", "plan", "ls", "inspect", "verify", "parity", "diff", "cat", "stats", "du", "tiers", "rm", "pin", "unpin", "gc", "cp", "reshard", "import", "export", "batches"):
             text = self.ok(command, "--help")
             self.assertIn("Example:\n  shardwise " + command, text)
             self.assertIn("--json", text)
@@ -71,7 +71,7 @@ class Help(Cli):
         self.assertEqual(self.ok("help"), self.ok("--help"))
         for command in (("reshard",), ("bench",), ("bench", "save")):
             self.assertEqual(self.ok("help", *command), self.ok(*command, "--help"))
-        for command in ("shards", "explain", "plan", "ls", "inspect", "verify", "parity", "diff", "cat", "stats", "du", "tiers", "rm", "pin", "unpin", "gc", "reshard", "import", "export", "bench", "completion", "help"):
+        for command in ("shards", "explain", "plan", "ls", "inspect", "verify", "parity", "diff", "cat", "stats", "du", "tiers", "rm", "pin", "unpin", "gc", "cp", "reshard", "import", "export", "bench", "completion", "help"):
             self.assertRegex(self.ok("help"), f"(?m)^  {command} ")
         self.fails(2, ['"reshrad"', '"reshard"'], "help", "reshrad")
 
@@ -226,10 +226,14 @@ class Checkpoints(Cli):
         self.assertEqual(run("ls", root).returncode, 1)
 
     def test_urls_are_bad_usage(self):
-        for command in (("ls", "s3://b/x"), ("inspect", "gs://b/x"), ("verify", "s3://b/x"),
-                        ("reshard", "s3://b/x", "y", "--mesh", 2), ("reshard", GOLDEN, "s3://b/x", "--mesh", 2),
-                        ("import", "s3://b/x", "y", "--step", 0), ("export", GOLDEN, "s3://b/x")):
+        for command in (("reshard", GOLDEN, "s3://b/x", "--mesh", 2), ("import", "s3://b/x", "y", "--step", 0),
+                        ("export", GOLDEN, "s3://b/x")):
             self.fails(2, ["found the URL", "mounted here"], *command)
+        for command in (("ls", "gs://b/x"), ("inspect", "gs://b/x"), ("verify", "gs://b/x"),
+                        ("reshard", "gs://b/x", "y", "--mesh", 2), ("cp", GOLDEN, "gs://b/x")):
+            self.fails(2, ["found the URL", "needed a local path or s3://"], *command)
+        for command in (("ls", "s3://b/x"), ("inspect", "s3://b/x"), ("reshard", "s3://b/x", "y", "--mesh", 2)):
+            self.fails(3, ['found the bucket "b", needed 3 to 63'], *command)
 
     def test_names_of_files_reach_no_terminal_raw(self):
         root, step = self.root()

@@ -84,7 +84,7 @@ class Diff(Cli):
         a = weights(self.dir / "a.safetensors", w=[1])
         self.fails(2, ["diff: ", "second is required"], "diff", a)
         self.fails(3, ["nowhere does not exist"], "diff", a, self.dir / "nowhere")
-        self.fails(2, ["s3://b/c", "mounted here"], "diff", a, "s3://b/c")
+        self.fails(2, ["gs://b/c", "needed a local path or s3://"], "diff", a, "gs://b/c")
         (self.dir / "x.pt").write_bytes(b"PK\3\4\0\0\x08\x08")
         self.fails(3, ["a file of torch.save()"], "diff", a, self.dir / "x.pt")
 

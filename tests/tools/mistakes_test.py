@@ -13,7 +13,7 @@ from cli_test import GOLDEN, SHARDWISE, Cli
 # "$ words", then the exit status and what follows "shardwise: " on stderr. {here} is the folder, as the library finds it.
 MISTAKES = """
 $
-2 a command is needed: shards, explain, plan, ls, inspect, verify, parity, diff, cat, stats, du, tiers, rm, pin, unpin, gc, reshard, import, export, batches, bench, completion, help
+2 a command is needed: shards, explain, plan, ls, inspect, verify, parity, diff, cat, stats, du, tiers, rm, pin, unpin, gc, cp, reshard, import, export, batches, bench, completion, help
 $ --json ls runs/ck
 2 unknown option "--json"; options stand after the command
 $ reshrad runs/ck out --mesh 2
@@ -23,7 +23,7 @@ $ LS runs/ck
 $ version
 2 unknown command "version"; did you mean "--version"?
 $ frobnicate
-2 unknown command "frobnicate"; there are shards, explain, plan, ls, inspect, verify, parity, diff, cat, stats, du, tiers, rm, pin, unpin, gc, reshard, import, export, batches, bench, completion, help
+2 unknown command "frobnicate"; there are shards, explain, plan, ls, inspect, verify, parity, diff, cat, stats, du, tiers, rm, pin, unpin, gc, cp, reshard, import, export, batches, bench, completion, help
 $ help reshrad
 2 help: unknown command "reshrad"; did you mean "reshard"?
 $ completion
@@ -76,8 +76,10 @@ $ ls nowhere
 3 nowhere does not exist
 $ ls file.txt
 3 file.txt is not a directory, needed is a checkpoint, or a directory of checkpoints
-$ ls s3://bucket/x
-2 ls: root: found the URL s3://bucket/x, needed a path of a file system that is mounted here; shardwise help ls shows more
+$ ls gs://bucket/x
+2 ls: root: found the URL gs://bucket/x, needed a local path or s3://BUCKET/PREFIX; shardwise help ls shows more
+$ ls s3://b/x
+3 read the URL "s3://b": found the bucket "b", needed 3 to 63 of a-z, 0-9, - and single dots, letters or digits at both ends
 $ du dcp
 3 dcp holds no committed checkpoint; it seems to be a distributed checkpoint of PyTorch (DCP): `shardwise import dcp ROOT --step 0` makes a checkpoint of it
 $ inspect runs
@@ -206,6 +208,16 @@ $ unpin runs/ck best
 3 unpin "best" in {here}/runs/ck: there are none
 $ gc runs/ck/step-00000006
 2 gc: runs/ck/step-00000006 is a checkpoint; needed is the directory that holds it, runs/ck
+$ cp runs/ck
+2 cp: target is required; shardwise help cp shows more
+$ cp empty copied
+3 empty holds no committed checkpoint
+$ cp runs/ck@7 copied
+3 find step 7 in {here}/runs/ck: its steps are 6
+$ cp runs/ck s3://bucket/x?region=
+3 read the URL "s3://bucket?region=": found region "", needed a-z, 0-9 and -
+$ cp runs/ck copied --requests 0
+2 cp: --requests: found "0", needed a whole number, from 1 to 256; shardwise help cp shows more
 $ gc runs/ck --dead-host
 2 gc: --dead-host: needed is a value after it; shardwise help gc shows more
 $ reshard runs/ck out

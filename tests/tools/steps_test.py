@@ -48,6 +48,21 @@ class Steps(Cli):
             self.ok("reshard", form[0], copy, *form[1:], "--mesh", "1", "--replace")
             self.ok("diff", copy, self.step)
             shutil.rmtree(copy)
+            self.assertEqual(self.ok_json("cp", *form, copy)["directory"], str(copy / self.step.name), form)
+            self.assertEqual([file.read_bytes() for file in sorted((copy / self.step.name).iterdir())],
+                             [file.read_bytes() for file in sorted(self.step.iterdir())], form)
+            shutil.rmtree(copy)
+
+    def test_cp_replaces_another_step_of_the_number_if_asked(self):
+        other = self.dir / "other"
+        weights(self.dir / "x.safetensors", w=[7], v=[1])
+        self.ok("import", self.dir / "x.safetensors", other, "--step", 20)
+        self.fails(3, ["other bytes; --replace puts"], "cp", self.step, other)
+        copied = self.ok_json("cp", self.step, other, "--replace", "--requests", 2)
+        self.assertEqual((copied["directory"], copied["present_bytes"]), (str(other / "step-00000020.g2"), 0))
+        again = self.ok_json("cp", self.step, other)
+        self.assertEqual(again["present_bytes"], again["bytes"])
+        self.ok("diff", f"{other}@20", self.step)
 
     def test_a_number_after_the_root_is_a_step(self):
         for word in ("20", "00000020", "step-20", "before"):
@@ -168,7 +183,7 @@ class Index(Cli):
 class Verbs(Cli):
     def test_verbs_of_other_tools_are_told_what_to_write(self):
         for verb, command in (("show", "inspect"), ("info", "inspect"), ("log", "ls"), ("list", "ls"), ("tree", "inspect"), ("dump", "cat"),
-                              ("head", "cat"), ("cp", "reshard"), ("mv", "`mv`"), ("tag", "pin"), ("fsck", "verify"), ("check", "verify"),
+                              ("head", "cat"), ("copy", "cp"), ("mv", "`mv`"), ("tag", "pin"), ("fsck", "verify"), ("check", "verify"),
                               ("convert", "import"), ("sync", "tiers"), ("prune", "rm"), ("rename", "reshard"), ("hash", "verify"),
                               ("status", "ls"), ("validate", "verify"), ("delete", "rm"), ("compare", "diff"), ("SHOW", "inspect")):
             written = command if command.startswith("`") else f"`shardwise {command} "

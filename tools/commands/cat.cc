@@ -280,7 +280,7 @@ void declare_cat(CLI::App& app, Run& run) {
       "shardwise cat runs/checkpoints 'w1[0:4, :, 3]'\n"
       "  shardwise cat model.safetensors lm_head.weight --npy head.npy",
       run_cat);
-  add_path(cat, "path", options.path, kTensors);
+  add_place(cat, "path", options.path, kTensors);
   cat.add_option("tensor", options.words,
                  "Its name, or that of an object; w[0:4, -1] are elements of w, as in numpy");
   add_step(cat, options.step, false);

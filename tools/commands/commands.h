@@ -23,6 +23,7 @@ void declare_rm(CLI::App& app, Run& run);
 void declare_pin(CLI::App& app, Run& run);
 void declare_unpin(CLI::App& app, Run& run);
 void declare_gc(CLI::App& app, Run& run);
+void declare_cp(CLI::App& app, Run& run);
 void declare_reshard(CLI::App& app, Run& run);
 void declare_import(CLI::App& app, Run& run);
 void declare_export(CLI::App& app, Run& run);

@@ -13,6 +13,7 @@
 #include "commands/python/import.h"
 #include "output.h"
 #include "parse.h"
+#include "places.h"
 #include "shardwise/shard/text.h"
 #include "steps/chosen_steps.h"
 
@@ -127,10 +128,10 @@ void declare_diff(CLI::App& app, Run& run) {
                   "  shardwise diff runs/a@400 runs/b@400\n"
                   "  shardwise diff runs/a model.safetensors --rtol 1e-5",
                   run_diff);
-  add_path(diff, "first", options.first, kTensors);
-  add_path(diff, "second", options.words,
-           "Another one, or two steps of the first: run 20 30; run 20 other 30 is one of "
-           "each");
+  add_place(diff, "first", options.first, kTensors);
+  add_place(diff, "second", options.words,
+            "Another one, or two steps of the first: run 20 30; run 20 other 30 is one of "
+            "each");
   diff.add_option("--step", options.step, "The step of both directories")->type_name("STEP");
   diff.add_option(
       "--atol", options.atol,

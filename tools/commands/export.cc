@@ -116,7 +116,7 @@ void declare_export(CLI::App& app, Run& run) {
       "  shardwise export runs/checkpoints model/ --strip-prefix model. --config-from gpt2/ "
       "--cast '*=bf16'",
       run_export);
-  add_path(exported, "source", options.source, kCheckpoint);
+  add_place(exported, "source", options.source, kCheckpoint);
   add_path(exported, "target", options.words,
            "NAME.safetensors, NAME.npz, NAME.h5, or a folder; the step may stand before it: "
            "run 20 w.npz");

@@ -10,7 +10,9 @@
 #include "commands/commands.h"
 #include "output.h"
 #include "parse.h"
+#include "shardwise/bucket/bucket.h"
 #include "shardwise/jobs/manager.h"
+#include "shardwise/storage/object/bucket_path.h"
 #include "steps/checkpoint_path.h"
 
 namespace shardwise::tools {
@@ -55,13 +57,15 @@ std::string reason_text(const nlohmann::json& owner) {
 
 int run_gc(GcOptions& options) {
   const fs::path root = root_of_steps("gc", options.root);
-  CheckpointManager manager(root, {.collect_garbage = false});
-  const GarbageReport report = manager.collect_garbage({.dead_hosts = options.dead_hosts});
+  const GarbageReport report = in_bucket(root)
+                                   ? collect_bucket_garbage(root)
+                                   : CheckpointManager(root, {.collect_garbage = false})
+                                         .collect_garbage({.dead_hosts = options.dead_hosts});
 
   auto kept = nlohmann::ordered_json::array();
   for (const std::string& name : report.kept) {
-    const nlohmann::json owner = owner_of(root, name);
-    const std::string reason = reason_text(owner);
+    const nlohmann::json owner = in_bucket(root) ? nlohmann::json() : owner_of(root, name);
+    const std::string reason = in_bucket(root) ? "its claim is not over" : reason_text(owner);
     if (!options.json) print_shown(fmt::format("kept {}: {}\n", name, reason));
     nlohmann::ordered_json entry = {{"name", name}, {"reason", reason}};
     entry["host"] = owner.is_null() ? nlohmann::json() : owner["host"];
@@ -85,7 +89,7 @@ void declare_gc(CLI::App& app, Run& run) {
       "shardwise gc runs/checkpoints\n"
       "  shardwise gc runs/checkpoints --dead-host node17",
       run_gc);
-  add_path(gc, "root", options.root, "Directory of steps, exports or resharded checkpoints");
+  add_place(gc, "root", options.root, "Directory of steps, exports or resharded checkpoints");
   gc.add_option("--dead-host", options.dead_hosts,
                 "A machine or container that is gone for good: its processes hold nothing any more "
                 "(may be repeated)");

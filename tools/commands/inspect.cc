@@ -285,7 +285,7 @@ void declare_inspect(CLI::App& app, Run& run) {
                   "  shardwise inspect runs/checkpoints 400 --depth 2\n"
                   "  shardwise inspect runs/checkpoints w1 --svg w1.svg",
                   run_inspect);
-  add_path(inspect, "path", options.path, kTensors);
+  add_place(inspect, "path", options.path, kTensors);
   inspect.add_option("pattern", options.patterns,
                      "Names of tensors; * and ? stand for any characters (default: all)");
   add_step(inspect, options.step, false);

@@ -1,5 +1,4 @@
 #include <fmt/format.h>
-#include <sys/stat.h>
 
 #include <algorithm>
 #include <array>
@@ -18,9 +17,11 @@
 #include "disk_use.h"
 #include "output.h"
 #include "parse.h"
+#include "places.h"
 #include "shardwise/checkpoint/reader.h"
 #include "shardwise/jobs/manager.h"
 #include "shardwise/shard/error.h"
+#include "shardwise/storage/object/bucket_path.h"
 #include "steps/checkpoint_path.h"
 #include "steps/chosen_steps.h"
 
@@ -50,10 +51,7 @@ bool is_step(const StepSummary& summary) { return tools::is_step(summary.step.di
 /// Absent if it was removed since it was listed.
 std::optional<StepSummary> summarize(const Step& step) {
   StepSummary summary{.step = step};
-  struct stat status {};
-  if (::stat((step.directory / "manifest.json").c_str(), &status) == 0) {
-    summary.time = status.st_mtime;
-  }
+  summary.time = time_of(step.directory / "manifest.json");
   try {
     const CheckpointReader reader(step.directory, {.pin = false});
     summary.metrics = reader.metrics();
@@ -69,8 +67,7 @@ std::optional<StepSummary> summarize(const Step& step) {
       if (summary.mesh != mesh) summary.mesh = "several";
     }
   } catch (const Error& error) {
-    std::error_code ignored;
-    if (!std::filesystem::is_directory(step.directory, ignored)) return std::nullopt;
+    if (!is_folder(step.directory)) return std::nullopt;
     summary.readable = error.code() != ErrorCode::io;
     summary.fault = error.what();
   }
@@ -99,12 +96,12 @@ std::string metrics_text(const Metrics& metrics) {
 /// Names of attempts that were not committed, and of trash.
 std::vector<std::string> leftovers(const std::filesystem::path& root) {
   std::vector<std::string> names;
-  for (const auto& entry : std::filesystem::directory_iterator(root)) {
-    const std::string file = entry.path().filename().string();
-    const bool attempt = file.rfind(".step-", 0) == 0 && entry.is_directory();
-    if (attempt || file.rfind(".trash-", 0) == 0) names.push_back(file);
+  for (const std::string& file : names_in(root)) {
+    const bool is_attempt = file.starts_with(".step-") && is_folder(root / file);
+    if (is_attempt || file.starts_with(".trash-") || file.starts_with(".claim-")) {
+      names.push_back(file);
+    }
   }
-  std::sort(names.begin(), names.end());
   return names;
 }
 
@@ -243,8 +240,10 @@ int run_ls(LsOptions& options) {
   const bool is_one = names_checkpoint(given);
   const std::filesystem::path root = is_one ? root_above(given) : given;
   const auto is_wanted = [&](const std::filesystem::path& directory) {
+    if (!is_one) return true;
+    if (in_bucket(given)) return directory.filename() == given.filename();
     std::error_code ignored;
-    return !is_one || std::filesystem::equivalent(directory, given, ignored);
+    return std::filesystem::equivalent(directory, given, ignored);
   };
   const CheckpointManager manager(root,
                                   {.collect_garbage = false, .warn = [](const std::string&) {}});
@@ -287,9 +286,9 @@ int run_ls(LsOptions& options) {
 void declare_ls(CLI::App& app, Run& run) {
   const auto [ls, options] = add_command(app, run, "ls", "List the checkpoints of a directory",
                                          "shardwise ls runs/checkpoints", run_ls);
-  add_path(ls, "root", options.root,
-           "Directory that holds checkpoints, one of them, or a file or folder that import "
-           "takes");
+  add_place(ls, "root", options.root,
+            "Directory that holds checkpoints, one of them, or a file or folder that import "
+            "takes");
   add_step(ls, options.step, true);
 }
 

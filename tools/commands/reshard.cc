@@ -59,7 +59,7 @@ void declare_reshard(CLI::App& app, Run& run) {
       "  shardwise reshard runs/checkpoints weights --mesh model=4 --select 'model.*' --rename "
       "'model.*=*' --cast '*=bf16'",
       run_reshard);
-  add_path(reshard, "source", options.source, kCheckpoint);
+  add_place(reshard, "source", options.source, kCheckpoint);
   add_path(reshard, "target", options.words,
            "Directory that gets the step; the source's step may stand before it: run 20 out");
   add_step(reshard, options.step, false);

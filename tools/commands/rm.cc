@@ -8,9 +8,11 @@
 #include "commands/commands.h"
 #include "output.h"
 #include "parse.h"
+#include "shardwise/bucket/bucket.h"
 #include "shardwise/checkpoint/reader.h"
 #include "shardwise/jobs/manager.h"
 #include "shardwise/shard/error.h"
+#include "shardwise/storage/object/bucket_path.h"
 #include "steps/checkpoint_path.h"
 #include "steps/chosen_steps.h"
 
@@ -55,6 +57,31 @@ std::optional<std::int64_t> last_valid(const CheckpointManager& manager,
   return std::nullopt;
 }
 
+/// No process in a bucket says that it reads a step, and --force is to remove the last one.
+int remove_from_bucket(const RmOptions& options) {
+  const CheckpointManager manager(options.root, {.collect_garbage = false});
+  const auto is_doomed = [&](const Step& step) {
+    return std::ranges::find(options.steps, step.step) != options.steps.end();
+  };
+  const std::vector<Step> steps = manager.steps();
+  if (!options.force && std::ranges::all_of(steps, is_doomed)) {
+    throw Error(ErrorCode::invalid_argument,
+                fmt::format("rm: found no step of {} that would stay, needed one; --force removes "
+                            "all",
+                            options.root));
+  }
+  auto removed = nlohmann::ordered_json::array();
+  for (const std::int64_t step : options.steps) {
+    if (!remove_step(options.root, step)) continue;
+    removed.push_back(step);
+    if (!options.json) print_shown(fmt::format("removed step {}\n", step));
+  }
+  if (options.json) {
+    print_json({{"root", options.root}, {"removed", removed}, {"left", nlohmann::json::array()}});
+  }
+  return 0;
+}
+
 /// Status 1 if steps were left.
 int run_rm(RmOptions& options) {
   std::set<std::string> roots;
@@ -67,6 +94,7 @@ int run_rm(RmOptions& options) {
                                *roots.begin(), *roots.rbegin()));
   }
   options.root = *roots.begin();
+  if (in_bucket(options.root)) return remove_from_bucket(options);
   CheckpointManager manager(options.root, {.collect_garbage = false});
   std::vector<std::int64_t> steps = options.steps;
   std::ranges::sort(steps);
@@ -114,7 +142,7 @@ void declare_rm(CLI::App& app, Run& run) {
                   "shardwise rm runs/checkpoints 100 200\n"
                   "  shardwise rm runs/checkpoints/step-00000100",
                   run_rm);
-  add_path(rm, "root", options.root, "Directory that holds the steps, or one of them");
+  add_place(rm, "root", options.root, "Directory that holds the steps, or one of them");
   rm.add_option("step", options.words, "Their numbers, or their directories")->check(local_path());
   rm.add_flag(
       "--force", options.force,

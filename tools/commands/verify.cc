@@ -10,6 +10,7 @@
 #include "commands/commands.h"
 #include "output.h"
 #include "parse.h"
+#include "places.h"
 #include "shardwise/mend/repair.h"
 #include "shardwise/shard/error.h"
 #include "steps/checkpoint_path.h"
@@ -76,8 +77,7 @@ std::optional<RepairReport> verify(const std::filesystem::path& directory,
                                          .progress = line.function()});
   } catch (const Error& error) {
     if (error.code() == ErrorCode::invalid_argument) throw;  // no copy where there should be one
-    std::error_code ignored;
-    const bool there = std::filesystem::is_directory(directory, ignored);
+    const bool there = is_folder(directory);
     if (one_of_a_root && !there) return std::nullopt;
     const bool damaged = error.code() == ErrorCode::not_found;
     if (!one_of_a_root && !(there && damaged)) throw;
@@ -127,7 +127,7 @@ void declare_verify(CLI::App& app, Run& run) {
       "shardwise verify runs/checkpoints\n"
       "  shardwise verify runs/checkpoints/step-00000400 --repair --from /backup/checkpoints",
       run_verify);
-  add_path(verify, "path", options.path, "A checkpoint, or a directory of such (all)");
+  add_place(verify, "path", options.path, "A checkpoint, or a directory of such (all)");
   add_step(verify, options.step, true);
   CLI::Option* const repair = verify.add_flag(
       "--repair", options.repair,

@@ -10,10 +10,12 @@
 
 #include "foreign_format.h"
 #include "output.h"
+#include "places.h"
 #include "shardwise/jobs/manager.h"
 #include "shardwise/shard/error.h"
 #include "shardwise/shard/text.h"
 #include "shardwise/storage/known_format.h"
+#include "shardwise/storage/object/bucket_path.h"
 #include "usage.h"
 
 namespace shardwise::tools {
@@ -59,6 +61,7 @@ fs::path foreign_step(const fs::path& root, std::string_view word) {
 
 /// Without a slash at its end.
 fs::path without_slash(const fs::path& path) {
+  if (in_bucket(path)) return path.has_filename() ? path : path.parent_path();
   const fs::path whole = path.lexically_normal();
   return whole.has_filename() ? whole : whole.parent_path();
 }
@@ -77,18 +80,9 @@ fs::path newest_step(const fs::path& root, const std::string& path) {
 
 }  // namespace
 
-bool is_there(const fs::path& path) {
-  std::error_code ignored;
-  return fs::exists(fs::symlink_status(path, ignored));
-}
-
 bool holds_steps(const fs::path& folder) {
-  std::error_code error;
-  for (fs::directory_iterator entry(folder, error), end; !error && entry != end;
-       entry.increment(error)) {
-    if (is_step(entry->path())) return true;
-  }
-  return false;
+  const std::vector<std::string> names = names_in(folder);
+  return std::ranges::any_of(names, [](const std::string& name) { return is_step(name); });
 }
 
 std::string step_path(const std::string& path, const std::string& step) {
@@ -128,10 +122,9 @@ std::string chosen_path(const std::string& path) {
   const fs::path whole = without_slash(path);
   const std::string name = whole.filename().string();
   const fs::path above = root_above(whole);
-  std::error_code ignored;
   if (const std::size_t at = name.rfind('@'); at != std::string::npos && at + 1 < name.size()) {
     const fs::path root = at > 0 ? whole.parent_path() / name.substr(0, at) : above;
-    if (fs::is_directory(root, ignored)) return step_path(root.string(), name.substr(at + 1));
+    if (is_folder(root)) return step_path(root.string(), name.substr(at + 1));
   }
   const bool is_word = step_number(name) || name == kLatest || name == kBest;
   const bool names_step = is_word && !is_checkpoint(above) &&
@@ -140,8 +133,7 @@ std::string chosen_path(const std::string& path) {
 }
 
 bool names_step(const std::string& root, const std::string& word) {
-  std::error_code ignored;
-  if (is_there(word) || is_checkpoint(root) || !fs::is_directory(root, ignored)) return false;
+  if (is_there(word) || is_checkpoint(root) || !is_folder(root)) return false;
   if (!foreign_step(root, word).empty()) return true;
   if (!holds_steps(root)) return step_number(word) && is_there(fs::path(root) / word);
   const auto is_pin = [&] {
@@ -187,15 +179,14 @@ std::int64_t number_of_step(std::string_view command, const std::string& path) {
 }
 
 fs::path existing_root(const std::string& path) {
-  std::error_code ignored;
   if (path.empty()) {
     throw Error(ErrorCode::not_found,
                 "the path is \"\", needed is a checkpoint, or a directory of checkpoints");
   }
-  if (!fs::exists(path, ignored)) {
+  if (!is_there(path)) {
     throw Error(ErrorCode::not_found, fmt::format("{} does not exist", path));
   }
-  if (!fs::is_directory(path, ignored)) {
+  if (!is_folder(path)) {
     const std::string what = foreign_format(path);
     throw Error(ErrorCode::not_found,
                 fmt::format("{} is not a directory, needed is a checkpoint, or a directory of "

@@ -17,9 +17,6 @@ namespace shardwise::tools {
 // 20 of the root `run`; in place of a number stands `latest` or a name that pins a step. A file or
 // folder that has such a name is meant itself.
 
-/// True if anything has this name, a broken link included.
-bool is_there(const std::filesystem::path& path);
-
 /// True if a folder has an entry with a step's name.
 bool holds_steps(const std::filesystem::path& folder);
 

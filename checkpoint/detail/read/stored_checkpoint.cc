@@ -11,10 +11,12 @@
 #include "shardwise/checkpoint/detail/codec/codec.h"
 #include "shardwise/checkpoint/detail/format/file_description.h"
 #include "shardwise/checkpoint/detail/format/step_name.h"
+#include "shardwise/checkpoint/detail/format/tombstone.h"
 #include "shardwise/checkpoint/detail/root/directory_state.h"
 #include "shardwise/checkpoint/detail/root/names.h"
 #include "shardwise/shard/error.h"
 #include "shardwise/storage/known_format.h"
+#include "shardwise/storage/object/bucket_path.h"
 
 namespace shardwise::detail {
 namespace {
@@ -86,6 +88,7 @@ StoredCheckpoint open_once(FileSystem& file_system, const fs::path& directory, b
 }  // namespace
 
 fs::path real_directory(const fs::path& directory) {
+  if (in_bucket(directory)) return directory;  // it has no links, and no call tells if it is there
   std::error_code error;
   fs::path real = fs::canonical(directory, error);
   const bool is_directory = !error && fs::is_directory(real, error);
@@ -165,6 +168,7 @@ std::string read_manifest_text(const OpenDirectory& directory) {
   }
   std::string text(bytes, '\0');
   file->read_at(0, reinterpret_cast<std::byte*>(text.data()), text.size());
+  if (is_tombstone(text)) not_found(directory.path, "it was removed");
   return text;
 }
 

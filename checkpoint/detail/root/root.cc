@@ -12,11 +12,13 @@
 #include "shardwise/checkpoint/detail/format/manifest.h"
 #include "shardwise/checkpoint/detail/root/attempt.h"
 #include "shardwise/checkpoint/detail/root/failures.h"
+#include "shardwise/checkpoint/detail/root/listing.h"
 #include "shardwise/checkpoint/detail/root/marks/lease.h"
 #include "shardwise/checkpoint/detail/root/marks/pin.h"
 #include "shardwise/checkpoint/detail/root/marks/set_aside.h"
 #include "shardwise/checkpoint/detail/root/names.h"
 #include "shardwise/shard/error.h"
+#include "shardwise/storage/object/bucket_path.h"
 
 namespace shardwise::detail {
 namespace {
@@ -171,6 +173,7 @@ bool has_live_owner(FileSystem& file_system, const std::filesystem::path& lease,
 }
 
 std::filesystem::path absolute_root(const std::filesystem::path& root) {
+  if (in_bucket(root)) return path_of_url(root);
   std::error_code error;
   std::filesystem::path absolute = std::filesystem::absolute(root, error);
   if (error) {
@@ -229,7 +232,7 @@ void remove_checkpoint(FileSystem& file_system, const std::filesystem::path& roo
 
 std::vector<StepName> committed_names(FileSystem& file_system, const std::filesystem::path& root) {
   std::vector<StepName> names;
-  for (const std::string& name : file_system.list(root)) {
+  for (const std::string& name : names_in_root(file_system, root)) {
     if (const std::optional<StepName> step = parse_step_name(name)) names.push_back(*step);
   }
   std::sort(names.begin(), names.end());

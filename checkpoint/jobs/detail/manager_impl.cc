@@ -16,6 +16,7 @@
 #include "shardwise/jobs/detail/save/save_together.h"
 #include "shardwise/mend/detail/parity_writer.h"
 #include "shardwise/shard/error.h"
+#include "shardwise/storage/object/bucket_path.h"
 
 namespace shardwise {
 namespace {
@@ -49,7 +50,7 @@ CheckpointManager::Impl::Impl(const std::filesystem::path& directory,
     : root(detail::absolute_root(directory)),
       options(std::move(manager_options)),
       local_roots(terms.local_roots),
-      files(options.file_system ? options.file_system : posix_file_system()),
+      files(file_system_of(root, options.file_system)),
       schedule(options.when, opening(root)),
       save_errors(options.write.on_save_error, options.write.most_failed_saves, opening(root),
                   [this](const std::string& text) {

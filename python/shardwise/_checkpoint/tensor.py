@@ -19,7 +19,7 @@ from .._dtypes import NUMPY, is_known
 from .._errors import InvalidArgument, NameNotFound, Unsupported, WrongType, warn
 from .._foreign_names import no_attribute
 from .._formats.readers import reader_of
-from .._paths import Path, local, told_instead
+from .._paths import Path, local_or_bucket, told_instead
 from .._trees import nested as _nested, objects as _objects
 from .edits import Cast, Edits, Join, Made, Rename, Resize, Split, Transpose, edited_document, edits_of
 
@@ -227,9 +227,9 @@ class Checkpoint(Mapping[str, Tensor]):
         of threads that decode a checkpoint; 0: one per core. Another format is read by the calling thread,
         and pin has no meaning for it; a read takes whole pieces of DCP, and whole arrays of Orbax.
 
-        Raises NotFound, Corrupt, Unsupported (also for URLs), NameNotFound for names that are not there, and
-        one InvalidArgument for all rules that do not fit."""
-        text = local(path, "open a checkpoint")
+        Raises NotFound, Corrupt, Unsupported (also for URLs of other schemes than s3), NameNotFound for
+        names that are not there, and one InvalidArgument for all rules that do not fit."""
+        text = local_or_bucket(path, "open a checkpoint")
         reader = reader_of(text, memory)
         with told_instead(text, takes_files=True):
             self._reader = reader or _core.Reader(text, pin, threads, memory, partial)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from .. import _core
-from .._paths import Path, local, told_instead
+from .._paths import Path, local, local_or_bucket, told_instead
 from .._progress import Progress, function_of
 
 
@@ -94,7 +94,7 @@ def _report(found: tuple[Any, ...]) -> VerifyReport:
 def verify(path: Path, *, threads: int = 0, progress: Progress = None) -> VerifyReport:
     """Reads all that a checkpoint uses and compares it with its hashes. Chunks of a linked file that only
     other steps use are not read. Damage is reported, not raised. Raises NotFound, Unsupported, IOFailed."""
-    text = local(path, "verify")
+    text = local_or_bucket(path, "verify")
     with told_instead(text):
         return _report(_core.verify(text, threads, function_of(progress, "verify")))
 

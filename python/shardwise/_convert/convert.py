@@ -12,7 +12,7 @@ from .._checkpoint.edits import Cast, Join, Rename, Resize, Split, Transpose, ed
 from .._checkpoint.tensor import Checkpoint
 from .._errors import InvalidArgument, warn
 from .._formats.readers import reader_of
-from .._paths import Path, local, told_instead
+from .._paths import Path, local, local_or_bucket, told_instead
 from .._progress import Progress, function_of
 
 
@@ -34,8 +34,8 @@ def reshard(source: Path, root: Path, *, mesh: str, rules: str = "", codec: Code
         if checkpoint.step is None:
             raise InvalidArgument(f"reshard {source}: found no step number, needed a directory called "
                                   f"step-N, or a checkpoint that a CheckpointManager saved")
-    path: str = _core.reshard(local(source, "reshard"), local(root, "reshard"), str(mesh), rules, codec,
-                              memory, files, threads, existing,
+    path: str = _core.reshard(local_or_bucket(source, "reshard"), local(root, "reshard"), str(mesh), rules,
+                              codec, memory, files, threads, existing,
                               function_of(progress, f"reshard {os.path.basename(os.fspath(source))}"),
                               edits_of(names, rename, cast, transpose, split, join, resize))
     return path

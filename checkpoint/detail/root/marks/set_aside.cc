@@ -6,6 +6,7 @@
 #include <set>
 #include <string>
 
+#include "shardwise/checkpoint/detail/root/listing.h"
 #include "shardwise/checkpoint/detail/root/names.h"
 #include "shardwise/shard/error.h"
 
@@ -31,7 +32,7 @@ std::vector<StepName> RunNames::all() const {
 }
 
 RunNames run_names(FileSystem& file_system, const std::filesystem::path& root) {
-  const std::vector<std::string> names = file_system.list(root);
+  const std::vector<std::string> names = names_in_root(file_system, root);
   const std::set<std::string> marked = marked_in(names);
   RunNames found;
   for (const std::string& name : names) {
