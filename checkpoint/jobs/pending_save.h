@@ -1,6 +1,5 @@
 #pragma once
 
-#include <cstddef>
 #include <memory>
 #include <optional>
 
@@ -13,13 +12,6 @@ namespace jobs_detail {
 struct ManagerInternals;
 class SaveQueue;
 }  // namespace jobs_detail
-
-/// The caller's work before a save, and whether it waits for the save.
-struct CallersPart {
-  double waited_seconds = 0;
-  bool is_waiting = true;
-  std::size_t copied_bytes = 0;  ///< that it holds for the save
-};
 
 /// A save under way; made by itself, one that is done and saved nothing. Thread-safe; copies refer
 /// to the same save.

@@ -13,6 +13,7 @@
 #include "shardwise/checkpoint/detail/write/commit.h"
 #include "shardwise/checkpoint/detail/write/staging.h"
 #include "shardwise/checkpoint/detail/write/unchanged.h"
+#include "shardwise/jobs/detail/caller.h"
 #include "shardwise/jobs/detail/internals.h"
 #include "shardwise/jobs/detail/manager_impl.h"
 #include "shardwise/jobs/detail/save/save_place.h"
@@ -194,6 +195,13 @@ SaveStats save_together(const Rendezvous& ranks, const std::filesystem::path& ta
 SaveStats save_together(const Rendezvous& ranks, const JobStep& step,
                         std::vector<TensorSource> sources, const JobSave& job,
                         const EncodeOptions& encode, const PublishOptions& publish) {
+  return jobs_detail::save_together(ranks, step, {}, std::move(sources), job, encode, publish);
+}
+
+SaveStats jobs_detail::save_together(const Rendezvous& ranks, const JobStep& step,
+                                     const CallersPart& caller, std::vector<TensorSource> sources,
+                                     const JobSave& job, const EncodeOptions& encode,
+                                     const PublishOptions& publish) {
   const Stopwatch watch;
   Manager& manager = jobs_detail::ManagerInternals::impl(step.manager);
   SaveStats stats;
@@ -210,33 +218,37 @@ SaveStats save_together(const Rendezvous& ranks, const JobStep& step,
   error = manager.save_errors.judge(step.step, step.ends, error, stats);
   if (error) std::rethrow_exception(error);
   const auto blocked = [&] {
-    return step.caller.waited_seconds + (step.caller.is_waiting ? watch.seconds() : 0);
+    return caller.waited_seconds + (caller.is_waiting ? watch.seconds() : 0);
   };
   stats.blocked_seconds = blocked();
   if (!stats.error.empty()) return stats;
   manager.damaged.forget(step.step);
   if (stats.skipped) return stats;
   manager.schedule.end(stats.logical_bytes, stats.total_seconds);
-  stats.memory_bytes += step.caller.copied_bytes;
+  stats.memory_bytes += caller.copied_bytes;
   manager.finish(ranks, detail::writers_of(ranks.rank(), 1), nullptr, blocked, stats);
   return stats;
 }
 
-SaveStats save_for_caller(CheckpointManager& manager, std::int64_t step,
-                          std::vector<TensorSource> sources, SaveOptions options,
-                          const CallersPart& caller) {
-  return jobs_detail::ManagerInternals::impl(manager)
+SaveStats jobs_detail::save_for_caller(CheckpointManager& manager, std::int64_t step,
+                                       std::vector<TensorSource> sources, SaveOptions options,
+                                       const CallersPart& caller) {
+  return ManagerInternals::impl(manager)
       .start(step, std::move(sources), std::move(options), Manager::HostMemory::in_place, &caller)
       .wait();
 }
 
-void begin_later(CheckpointManager& manager, std::int64_t step) {
-  jobs_detail::ManagerInternals::impl(manager).schedule.begin(step, 0);
+void jobs_detail::refuse_existing(CheckpointManager& manager, std::int64_t step) {
+  static_cast<void>(ManagerInternals::impl(manager).refuse_existing(step));
 }
 
-bool should_save_together(const Rendezvous& ranks, CheckpointManager& manager, std::int64_t step,
-                          bool is_told) {
-  return jobs_detail::ManagerInternals::impl(manager).schedule.should_save(step, ranks, is_told);
+void jobs_detail::begin_later(CheckpointManager& manager, std::int64_t step) {
+  ManagerInternals::impl(manager).schedule.begin(step, 0);
+}
+
+bool jobs_detail::should_save_together(const Rendezvous& ranks, CheckpointManager& manager,
+                                       std::int64_t step, bool is_told) {
+  return ManagerInternals::impl(manager).schedule.should_save(step, ranks, is_told);
 }
 
 std::optional<LatestStep> latest_together(const Rendezvous& ranks, CheckpointManager& manager) {

@@ -1,6 +1,5 @@
 #pragma once
 
-#include <cstddef>
 #include <cstdint>
 #include <filesystem>
 #include <functional>
@@ -10,7 +9,6 @@
 
 #include "shardwise/checkpoint/save.h"
 #include "shardwise/checkpoint/steps.h"
-#include "shardwise/jobs/pending_save.h"
 #include "shardwise/runtime/process/rendezvous.h"
 #include "shardwise/shard/error.h"
 
@@ -44,12 +42,6 @@ SaveStats save_together(const Rendezvous& ranks, const std::filesystem::path& ta
                         std::vector<TensorSource> sources, JobSave job,
                         const EncodeOptions& encode = {}, const PublishOptions& publish = {});
 
-/// CheckpointManager::save() for a caller that has copied the tensors, and perhaps goes on:
-/// SaveStats, returned and written next to the step, tell the caller's part.
-SaveStats save_for_caller(CheckpointManager& manager, std::int64_t step,
-                          std::vector<TensorSource> sources, SaveOptions options,
-                          const CallersPart& caller);
-
 /// A step that the processes of a job save in the root of a manager, which each has without a
 /// group.
 struct JobStep {
@@ -59,8 +51,6 @@ struct JobStep {
   /// All agree by this one how the save has ended (WriteOptions::on_save_error), as an error may
   /// have ended the other. Used if saves may fail.
   const Rendezvous& ends;
-
-  CallersPart caller = {};
 };
 
 /// The same for a step, with the manager's other work of a save: damaged steps are replaced; the
@@ -69,15 +59,6 @@ struct JobStep {
 SaveStats save_together(const Rendezvous& ranks, const JobStep& step,
                         std::vector<TensorSource> sources, const JobSave& job,
                         const EncodeOptions& encode = {}, const PublishOptions& publish = {});
-
-/// For a save that begins when another one has ended: WhenOptions::interval counts from
-/// here. Throws `cancelled` if the process ends before (preemption_grace).
-void begin_later(CheckpointManager& manager, std::int64_t step);
-
-/// CheckpointManager::should_save() by all processes of a rendezvous. is_told: something other than
-/// a signal tells this process that it ends, as a signal would.
-bool should_save_together(const Rendezvous& ranks, CheckpointManager& manager, std::int64_t step,
-                          bool is_told);
 
 /// CheckpointManager::latest() by all processes of a rendezvous, which call it together. Each has a
 /// manager of the root, without a group.

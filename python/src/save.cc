@@ -16,6 +16,7 @@
 #include "parts.h"
 #include "python_source.h"
 #include "shardwise/checkpoint/attempt.h"
+#include "shardwise/jobs/detail/caller.h"
 #include "shardwise/jobs/manager.h"
 #include "shardwise/jobs/save_together.h"
 #include "shardwise/shard/error.h"
@@ -73,9 +74,11 @@ class SavedTogether {
   }
 
   // As a step.
-  Dict as(const JobStep& step) {
-    return dict_of(without_gil(
-        [&] { return save_together(ranks_, step, std::move(sources_), job_, encode_, publish_); }));
+  Dict as(const JobStep& step, const jobs_detail::CallersPart& caller) {
+    return dict_of(without_gil([&] {
+      return jobs_detail::save_together(ranks_, step, caller, std::move(sources_), job_, encode_,
+                                        publish_);
+    }));
   }
 
  private:
@@ -144,10 +147,10 @@ class Attempt {
   std::shared_ptr<CheckpointAttempt> attempt_;
 };
 
-/// The members of CallersPart.
+/// The members of a CallersPart.
 using CallerArgument = std::tuple<double, bool, std::size_t>;
 
-CallersPart part_of(const CallerArgument& caller) {
+jobs_detail::CallersPart part_of(const CallerArgument& caller) {
   const auto& [waited, is_waiting, copied] = caller;
   return {.waited_seconds = waited, .is_waiting = is_waiting, .copied_bytes = copied};
 }
@@ -214,7 +217,8 @@ class Manager {
                         .memory_budget_bytes = memory};
     options.progress = work.progress();
     return dict_of(work.run([&] {
-      return save_for_caller(manager, step, sources_of(sources), options, part_of(caller));
+      return jobs_detail::save_for_caller(manager, step, sources_of(sources), options,
+                                          part_of(caller));
     }));
   }
 
@@ -229,7 +233,7 @@ class Manager {
     const CallRanks of_ends(ends);
     return SavedTogether(call, starts, sources, codec, existing, std::move(user), described,
                          document, memory, 0, std::move(progress))
-        .as({.manager = get(), .step = step, .ends = of_ends, .caller = part_of(caller)});
+        .as({.manager = get(), .step = step, .ends = of_ends}, part_of(caller));
   }
 
   /// Numbers, paths, and whether a save replaces them, as they are damaged or set aside.
@@ -283,7 +287,8 @@ class Manager {
 
   bool should_save(nb::handle call, std::int64_t step, bool is_told) {
     const CallRanks ranks(call);
-    return without_gil([&] { return should_save_together(ranks, get(), step, is_told); });
+    return without_gil(
+        [&] { return jobs_detail::should_save_together(ranks, get(), step, is_told); });
   }
   void request_save() { get().request_save(); }
   bool reached_preemption() const { return get().reached_preemption(); }
@@ -317,7 +322,11 @@ class Manager {
     return named;
   }
 
-  void begin_later(std::int64_t step) { shardwise::begin_later(get(), step); }
+  void refuse_existing(std::int64_t step) const {
+    const GilRelease released;
+    jobs_detail::refuse_existing(get(), step);
+  }
+  void begin_later(std::int64_t step) { jobs_detail::begin_later(get(), step); }
 
   ManagerStatsTuple stats() const { return members_of(get().stats()); }
 
@@ -417,6 +426,7 @@ void bind_save(nb::module_& module) {
       .def("pin", &Manager::pin, nb::arg("step"), nb::arg("name"))
       .def("unpin", &Manager::unpin, nb::arg("name"))
       .def("pinned", &Manager::pinned)
+      .def("refuse_existing", &Manager::refuse_existing, nb::arg("step"))
       .def("begin_later", &Manager::begin_later, nb::arg("step"))
       .def("stats", &Manager::stats)
       .def("collect_garbage", &Manager::collect_garbage, nb::arg("dead_hosts"));

@@ -78,8 +78,8 @@ class Reading(Case):
 class Managing(Case):
     covers = """Manager.save Manager.steps Manager.latest Manager.step Manager.remove Manager.collect_garbage
         Manager.restore Manager.should_save Manager.request_save Manager.reached_preemption Manager.time_left
-        Manager.best Manager.pin Manager.unpin Manager.pinned Manager.begin_later Manager.save_together
-        Manager.stats Manager.take_warnings Manager.close Source.name
+        Manager.best Manager.pin Manager.unpin Manager.pinned Manager.refuse_existing Manager.begin_later
+        Manager.save_together Manager.stats Manager.take_warnings Manager.close Source.name
         SaveTurns.next SaveTurns.finish SaveTurns.add SaveTurns.has SaveTurns.later Turn.begins
         Saving.end Saving.done Saving.wait Saving.see_error Saving.number"""
 
@@ -97,6 +97,7 @@ class Managing(Case):
         assert self.manager.steps() and core.steps()
         assert self.manager.should_save(step) and core.time_left() is None and not core.reached_preemption()
         core.request_save()
+        core.refuse_existing(2**40)
         core.begin_later(step)
         turns, saving = _core.SaveTurns("replace", False), _core.Saving(step)
         turns.add(saving)

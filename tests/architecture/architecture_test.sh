@@ -48,7 +48,7 @@ checkpoint:storage/detail/json_reader.h convert:storage/detail/json_reader.h loa
 mend:storage/detail/open_files.h bucket:storage/object/detail/parallel_requests.h jobs:mend/detail/parity_writer.h \
 reshape:jobs/detail/save/save_together.h reshape:jobs/detail/save/latest_step.h \
 tiers:jobs/detail/internals.h tiers:jobs/detail/save/file_transfer.h tiers:jobs/detail/save/terms.h tiers:jobs/detail/save_queue.h \
-python:jobs/detail/save_turns.h tiers:mend/detail/chunk_finder.h tiers:mend/detail/chunk_mender.h"
+python:jobs/detail/caller.h python:jobs/detail/save_turns.h tiers:mend/detail/chunk_finder.h tiers:mend/detail/chunk_mender.h"
 # The bricks in checkpoint/detail/ that each room may use.
 bricks_bucket="format read root"
 bricks_mend="codec format parity read root"
@@ -152,7 +152,7 @@ order_loader="detail/mix+detail/prefetch+detail/row_stretch+detail/scratch_memor
 order_checkpoint="box_reader+read_options+save+steps+detail/host_reader detail/format detail/codec|detail/lanes|detail/hdf5|detail/root detail/read detail/write|detail/parity detail/record attempt|reader|verify+verify_report|staged_output detail/internals"
 order_bucket="detail ."
 order_mend="detail/erasure_code|detail/replacer|detail/chunk_finder|detail/chunk_mender detail/parity_file|detail/file_maker parity+detail/parity_writer repair+repair_report"
-order_jobs="policies detail/policy detail/save detail/save_turns pending_save+detail/pending_state+detail/save_queue manager+detail/manager_impl+detail/internals save_together"
+order_jobs="policies detail/policy detail/save detail/save_turns pending_save+detail/caller+detail/pending_state+detail/save_queue manager+detail/manager_impl+detail/internals save_together"
 order_reshape="edits+detail/edits reshard+spec_rules+detail/reshard"
 order_tiers="detail/inventory|detail/saved_tensors detail/mending tiers+detail"
 order_convert="detail ."

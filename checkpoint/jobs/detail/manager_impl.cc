@@ -64,7 +64,7 @@ CheckpointManager::Impl::Impl(const std::filesystem::path& directory,
 
 PendingSave CheckpointManager::Impl::start(std::int64_t step, std::vector<TensorSource> tensors,
                                            SaveOptions save_options, HostMemory host_memory,
-                                           const CallersPart* told) {
+                                           const jobs_detail::CallersPart* told) {
   const Stopwatch watch;
   const MutexLock lock(starting);
   Caller caller{watch, options.group.duplicate(), options.group.duplicate()};
@@ -90,18 +90,9 @@ PendingSave CheckpointManager::Impl::start(std::int64_t step, std::vector<Tensor
                                            Caller& caller) {
   jobs_detail::check_save(step, tensors, save_options, executor.threads(), options.group.size());
   caller.is_damaged = damaged.contains(step);
-  const auto refuse_existing = [&] {
-    if (save_options.existing != Existing::fail || caller.is_damaged || !owns_root()) return;
-    try {
-      detail::refuse_existing(*files, root, step);
-    } catch (const Error& e) {
-      if (!save_errors.tolerates(e.code())) throw;
-      caller.error =
-          std::make_exception_ptr(Error(e, fmt::format("save step {}: {}", step, e.what())));
-    }
-  };
+  const bool refuses = save_options.existing == Existing::fail && owns_root();
   // Comes first, so that a save that cannot be done replaces nothing.
-  if (options.write.when_busy == WhenBusy::replace) refuse_existing();
+  if (refuses && options.write.when_busy == WhenBusy::replace) caller.error = refuse_existing(step);
   auto turn = jobs_detail::SaveQueue::Turn::now;
   if (host_memory == HostMemory::copied) {
     turn = queue.next_turn(GroupRendezvous(caller.group, fmt::format("save step {}", step)));
@@ -109,7 +100,7 @@ PendingSave CheckpointManager::Impl::start(std::int64_t step, std::vector<Tensor
     queue.finish();
   }
   if (turn == jobs_detail::SaveQueue::Turn::skipped) return jobs_detail::SaveQueue::skipped();
-  refuse_existing();
+  if (refuses) caller.error = refuse_existing(step);
   schedule.begin(step, bytes_of(tensors));
   // Under the lock: no body of this executor wants it, and no save reads the snapshot now.
   if (host_memory == HostMemory::copied) {
@@ -126,6 +117,17 @@ PendingSave CheckpointManager::Impl::start(std::int64_t step, std::vector<Tensor
   const MutexLock state_lock(pending.state_->mutex);
   pending.state_->stats.blocked_seconds = caller.watch.seconds();
   return pending;
+}
+
+std::exception_ptr CheckpointManager::Impl::refuse_existing(std::int64_t step) const {
+  if (damaged.contains(step)) return nullptr;
+  try {
+    detail::refuse_existing(*files, root, step);
+    return nullptr;
+  } catch (const Error& e) {
+    if (!save_errors.tolerates(e.code())) throw;
+    return std::make_exception_ptr(Error(e, fmt::format("save step {}: {}", step, e.what())));
+  }
 }
 
 void CheckpointManager::Impl::run(std::int64_t step, std::vector<TensorSource> tensors,

@@ -16,6 +16,7 @@
 #include "shardwise/checkpoint/detail/write/save_plan.h"
 #include "shardwise/checkpoint/detail/write/staging.h"
 #include "shardwise/checkpoint/detail/write/unchanged.h"
+#include "shardwise/jobs/detail/caller.h"
 #include "shardwise/jobs/detail/policy/save_errors.h"
 #include "shardwise/jobs/detail/policy/save_schedule.h"
 #include "shardwise/jobs/detail/save/damaged_steps.h"
@@ -55,7 +56,11 @@ struct CheckpointManager::Impl {
   /// Starts a save on the manager's thread: every save() and save_async() begins here. `told`: by
   /// its caller; may be null.
   PendingSave start(std::int64_t step, std::vector<TensorSource> tensors, SaveOptions save_options,
-                    HostMemory host_memory, const CallersPart* told = nullptr);
+                    HostMemory host_memory, const jobs_detail::CallersPart* told = nullptr);
+
+  /// Throws already_exists if the step is there and not to be replaced. An error that the job may
+  /// go on after is returned: the save ends with it on all processes.
+  std::exception_ptr refuse_existing(std::int64_t step) const;
 
   /// CheckpointManager's, by all processes of a rendezvous.
   std::optional<LatestStep> latest(const Rendezvous& ranks, std::int64_t below);

@@ -19,7 +19,7 @@ from .._argument_types import NO_LIMIT, step_number
 from .._arrays.arrays import MEMORY, Codec, Existing, check_choice, check_codec, copied, refuse_unknown
 from .._checkpoint.save import Caller, Plan, SaveStats, plan_of
 from .._checkpoint.tensor import Checkpoint
-from .._errors import AlreadyExists, Error, InvalidArgument, NotFound, WrongType
+from .._errors import InvalidArgument, NotFound, WrongType
 from .._paths import Path, local
 from .._progress import Progress, function_of
 from .._trees import objects as _objects
@@ -188,22 +188,9 @@ class FolderManager(ManagerContext):
         """The value that rank 0 finds, on all ranks. same: facts that must be the same on all."""
         return work()
 
-    def _raises(self) -> bool:
-        return bool(self._save_errors["on_save_error"] == "raise")
-
     def _call(self, what: str) -> Call:
         """A call of all ranks."""
         return Call()
-
-    def _listed(self) -> list[tuple[int, str, bool]]:
-        """Before a save: the steps with their paths, and whether a save replaces them, as they are damaged or
-        set aside."""
-        try:
-            return self._manager.steps()
-        except Error:
-            if self._raises():
-                raise
-            return []  # the save finds it, too, and is counted as failed
 
     def _encoded(self, step: int, metrics: Mapping[str, float] | None) -> dict[str, Any]:
         """Metrics as a step keeps them. Raises InvalidArgument without the one that best= names."""
@@ -430,9 +417,14 @@ class CheckpointManager(FolderManager):
         caller = Caller()
         step = step_number("save", step)
         encoded = self._encoded(step, metrics)
+
+        def refuse_existing() -> None:
+            if existing == "fail":
+                self._manager.refuse_existing(step)
+
         with self._lock:
             if self._replaces:
-                self._refuse_existing(step, existing)  # first: a refused save replaces nothing
+                refuse_existing()  # first: a refused save replaces nothing
             if self._queue.next_turn(Call()) == "skipped":
                 return PendingSave(step, lambda progress: skipped())
             # None is there twice, so a save in a signal's handler does not use that memory.
@@ -440,7 +432,7 @@ class CheckpointManager(FolderManager):
             try:
                 plan = plan_of(copied(tensors, pool), encoded)
                 user = _objects.plain_copy(user, "user")
-                self._refuse_existing(step, existing)
+                refuse_existing()
                 said = self._queue.next_turn(Call())  # after saves that a signal's handler began
                 turn = self._queue.turn(said)
                 if turn is not None:
@@ -464,14 +456,6 @@ class CheckpointManager(FolderManager):
             return self._write(step, plan, user, existing, progress, caller)
         finally:
             self._pools.append(pool)
-
-    def _refuse_existing(self, step: int, existing: Existing) -> None:
-        if existing != "fail":
-            return
-        for there, path, is_replaced in self._listed():
-            if there == step and not is_replaced:
-                raise AlreadyExists(f'save step {step}: {path} is already there; existing="replace" writes a '
-                                    'new generation of it, existing="skip" writes nothing')
 
     def _write(self, step: int, plan: Plan, user: Any, existing: str, progress: Progress,
                caller: Caller) -> SaveStats:

@@ -18,10 +18,10 @@
 #include <vector>
 
 #include "shardwise/checkpoint/reader.h"
+#include "shardwise/jobs/detail/caller.h"
 #include "shardwise/jobs/detail/policy/retention.h"
 #include "shardwise/jobs/detail/policy/save_schedule.h"
 #include "shardwise/jobs/manager.h"
-#include "shardwise/jobs/save_together.h"
 #include "shardwise/runtime/stopwatch.h"
 #include "shardwise/shard/error.h"
 #include "shardwise/storage/forwarding_file_system.h"
@@ -378,7 +378,7 @@ TEST_F(SavePolicies, SaysWhenToSave) {
   EXPECT_FALSE(manager.reached_preemption());
   clock->wait_until(seconds(120));
   EXPECT_TRUE(manager.should_save(27));
-  begin_later(manager, 27);
+  jobs_detail::begin_later(manager, 27);
   EXPECT_FALSE(manager.should_save(28));
 }
 

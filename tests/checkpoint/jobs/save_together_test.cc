@@ -14,6 +14,7 @@
 #include "shardwise/checkpoint/attempt.h"
 #include "shardwise/checkpoint/reader.h"
 #include "shardwise/checkpoint/verify.h"
+#include "shardwise/jobs/detail/caller.h"
 #include "shardwise/jobs/manager.h"
 #include "testing/errors.h"
 #include "testing/fake_clock.h"
@@ -210,12 +211,12 @@ class StepsTogether : public SaveTogetherTest {
   }
 
   SaveStats save_step(const ProcessGroup& group, CheckpointManager& manager, std::int64_t step,
-                      const CallersPart& caller = {}) {
+                      const jobs_detail::CallersPart& caller = {}) {
     const std::string subject = "save step " + std::to_string(step);
     const GroupRendezvous ranks(group.duplicate(), subject), ends(group.duplicate(), "");
-    return save_together(ranks, {.manager = manager, .step = step, .ends = ends, .caller = caller},
-                         {tensor_.source()}, group.size() == 1 ? JobSave() : job_of(group.rank()),
-                         {.threads = 1});
+    return jobs_detail::save_together(
+        ranks, {.manager = manager, .step = step, .ends = ends}, caller, {tensor_.source()},
+        group.size() == 1 ? JobSave() : job_of(group.rank()), {.threads = 1}, {});
   }
 
   std::vector<std::string> names() const {
