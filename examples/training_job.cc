@@ -52,7 +52,7 @@ void run(const char* folder, std::int64_t steps) {
     std::cout << "went on after step " << step << '\n';
     for (const auto& r : found->rejected) std::cout << r.directory << ": " << r.reason << '\n';
   }
-  while (step < steps && !manager.reached_preemption()) {
+  while (step < steps && !manager.preemption().is_reached) {
     const double loss = train(w);
     if (++step % 100 == 0) std::cout << "step " << step << ", loss " << loss << std::endl;
     if (!manager.should_save(step)) continue;

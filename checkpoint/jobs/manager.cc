@@ -12,6 +12,7 @@
 #include "shardwise/checkpoint/detail/root/marks/set_aside.h"
 #include "shardwise/checkpoint/detail/root/root.h"
 #include "shardwise/checkpoint/reader.h"
+#include "shardwise/jobs/detail/internals.h"
 #include "shardwise/jobs/detail/manager_impl.h"
 #include "shardwise/jobs/detail/save/superseded.h"
 #include "shardwise/jobs/detail/save/terms.h"
@@ -86,10 +87,8 @@ bool CheckpointManager::should_save(std::int64_t step) {
 
 void CheckpointManager::request_save() { impl_->schedule.request_save(); }
 
-bool CheckpointManager::reached_preemption() const { return impl_->schedule.reached_preemption(); }
-
-std::optional<std::chrono::nanoseconds> CheckpointManager::time_left() const {
-  return impl_->schedule.time_left();
+Preemption CheckpointManager::preemption() const {
+  return {impl_->schedule.reached_preemption(), impl_->schedule.time_left()};
 }
 
 std::optional<LatestStep> CheckpointManager::restore_latest(
@@ -102,39 +101,40 @@ std::optional<LatestStep> CheckpointManager::restore_latest(
 
 ManagerStats CheckpointManager::stats() const { return impl_->save_errors.stats(); }
 
-std::optional<Step> CheckpointManager::best() const {
-  if (!impl_->options.keep.best) {
+std::optional<Step> best_step(const CheckpointManager& manager) {
+  const auto& impl = jobs_detail::ManagerInternals::impl(manager);
+  if (!impl.options.keep.best) {
     throw Error(ErrorCode::invalid_argument,
                 fmt::format("find the best step in {}: needed is KeepOptions::best, which says "
                             "by which metric",
-                            impl_->root.string()));
+                            impl.root.string()));
   }
-  const std::vector<detail::StepName> own = detail::run_names(*impl_->files, impl_->root).own;
-  return jobs_detail::best_of(*impl_->files, impl_->keeper.newest_of(own),
-                              *impl_->options.keep.best);
+  const std::vector<detail::StepName> own = detail::run_names(*impl.files, impl.root).own;
+  return jobs_detail::best_of(*impl.files, impl.keeper.newest_of(own), *impl.options.keep.best);
 }
 
-void CheckpointManager::pin(std::int64_t step, const std::string& name) {
-  static_cast<void>(this->step(step));
-  detail::name_step(*impl_->files, impl_->root, {name, step});
+void StepPins::add(std::int64_t step, const std::string& name) {
+  static_cast<void>(manager_->step(step));
+  detail::name_step(*manager_->impl_->files, manager_->impl_->root, {name, step});
 }
 
-void CheckpointManager::unpin(const std::string& name) {
-  if (detail::remove_name(*impl_->files, impl_->root, name)) return;
+void StepPins::remove(const std::string& name) {
+  const auto& impl = *manager_->impl_;
+  if (detail::remove_name(*impl.files, impl.root, name)) return;
   std::string names;
-  for (const NamedStep& one : pinned()) names += (names.empty() ? "" : ", ") + one.name;
+  for (const NamedStep& one : list()) names += (names.empty() ? "" : ", ") + one.name;
   throw Error(ErrorCode::no_such_name,
-              fmt::format("unpin {:?} in {}: there are {}", name, impl_->root.string(),
+              fmt::format("unpin {:?} in {}: there are {}", name, impl.root.string(),
                           names.empty() ? "none" : names));
 }
 
-std::vector<NamedStep> CheckpointManager::pinned() const {
-  return detail::named_steps(*impl_->files, impl_->root);
+std::vector<NamedStep> StepPins::list() const {
+  return detail::named_steps(*manager_->impl_->files, manager_->impl_->root);
 }
 
 bool CheckpointManager::remove(std::int64_t step, WhenRead when_read) {
   static_cast<void>(this->step(step));
-  for (const NamedStep& one : pinned()) {
+  for (const NamedStep& one : pins().list()) {
     if (one.step != step) continue;
     throw Error(ErrorCode::invalid_argument,
                 fmt::format("remove step {} of {}: it is pinned as {:?}: unpin that first", step,

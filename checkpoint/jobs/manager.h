@@ -23,10 +23,11 @@
 
 namespace shardwise {
 
+class CheckpointManager;
+
 namespace jobs_detail {
 struct ManagerInternals;
 struct RootTerms;
-class SaveQueue;
 }  // namespace jobs_detail
 
 struct ManagerOptions {
@@ -59,6 +60,28 @@ struct ManagerOptions {
   [[no_unique_address]] jobs_detail::SaveIntervalSteps save_interval_steps = {};
 };
 
+/// The names of a root's steps: retention leaves a step alone that has one. A name has letters,
+/// digits, '-', '_' and '.', at most 100. Refers to its manager.
+class StepPins {
+ public:
+  /// A name that another step has moves. Throws no_such_name (the step), invalid_argument, io.
+  void add(std::int64_t step, const std::string& name);
+  void remove(const std::string& name);  ///< throws no_such_name, listing those there are, io
+  std::vector<NamedStep> list() const;   ///< sorted by name; throws io, corrupt
+
+ private:
+  friend class CheckpointManager;
+  explicit StepPins(const CheckpointManager& manager) : manager_(&manager) {}
+
+  const CheckpointManager* manager_;
+};
+
+/// By preemption_signals and preemption_grace: a job saves and ends once it is reached.
+struct Preemption {
+  bool is_reached = false;  ///< a signal had come to any process at the last should_save(), for all
+  std::optional<std::chrono::nanoseconds> time_left = {};  ///< since one has come to this process
+};
+
 /// The checkpoints of one training run: a root directory of steps.
 /// A save is renamed into place, replacing nothing, when every byte is on the disk and the pieces
 /// are known to cover every tensor; a failure before leaves older checkpoints as they were. Removal
@@ -75,7 +98,7 @@ struct ManagerOptions {
 ///       })) {
 ///     step = found->step.step;
 ///   }
-///   for (; step < 1000 && !manager.reached_preemption(); ++step) {
+///   for (; step < 1000 && !manager.preemption().is_reached; ++step) {
 ///     ...                                    // training
 ///     if (manager.should_save(step + 1)) manager.save_async(step + 1, {tensor_source("w", w)});
 ///   }
@@ -118,15 +141,8 @@ class CheckpointManager {
 
   void request_save();  ///< should_save() is true the next time, on all processes
 
-  /// True if a signal of preemption_signals had come, on any process, when should_save() was called
-  /// last: the job is to save and end. The same on all processes.
-  bool reached_preemption() const;
-
+  Preemption preemption() const;
   ManagerStats stats() const;  ///< how the saves so far have ended: WriteOptions::on_save_error
-
-  /// How long the process still lives after such a signal; nothing if none has come to this
-  /// process, or there is no preemption_grace.
-  std::optional<std::chrono::nanoseconds> time_left() const;
 
   /// Calls `restore` with a reader of the newest valid step, and gives that step; nothing if the
   /// root holds no step. If that step turns out to be damaged (`restore` throws corrupt), it is
@@ -137,20 +153,7 @@ class CheckpointManager {
       const std::function<void(const CheckpointReader&)>& restore) const;
   std::optional<LatestStep> restore_latest() = delete;  // with what reads: [](auto& reader) {..}
 
-  /// The best committed step by KeepOptions::best; nothing if none has the metric.
-  /// Throws invalid_argument if there is no such rule, io.
-  std::optional<Step> best() const;
-
-  /// Names a step, so that retention leaves it alone; a name that another step has moves to it.
-  /// A name has letters, digits, '-', '_' and '.', at most 100. Throws no_such_name if there is no
-  /// such step, invalid_argument, io.
-  void pin(std::int64_t step, const std::string& name);
-
-  /// Takes a name away. Throws no_such_name, listing those there are, io.
-  void unpin(const std::string& name);
-
-  /// Sorted by name. Throws io, corrupt.
-  std::vector<NamedStep> pinned() const;
+  StepPins pins() const { return StepPins(*this); }
 
   /// Committed steps, ascending; of each the highest generation. Says nothing about their bytes.
   std::vector<Step> steps() const;
@@ -178,6 +181,7 @@ class CheckpointManager {
   GarbageReport collect_garbage(const GarbageOptions& options = {});
 
  private:
+  friend class StepPins;
   friend struct jobs_detail::ManagerInternals;
   CheckpointManager(const std::filesystem::path& root, ManagerOptions options,
                     const jobs_detail::RootTerms& terms);
@@ -185,5 +189,9 @@ class CheckpointManager {
   struct Impl;
   std::unique_ptr<Impl> impl_;
 };
+
+/// The best committed step by KeepOptions::best; nothing if none has the metric.
+/// Throws invalid_argument if there is no such rule, io.
+std::optional<Step> best_step(const CheckpointManager& manager);
 
 }  // namespace shardwise

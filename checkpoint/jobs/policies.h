@@ -20,7 +20,7 @@ struct BestSteps {
 };
 
 /// Which steps stay after a commit: those that any of these rules keeps (0: no rule), the newest,
-/// and pinned ones (ReadOptions::pin, CheckpointManager::pin). Without a rule all stay.
+/// and pinned ones (ReadOptions::pin, CheckpointManager::pins). Without a rule all stay.
 struct KeepOptions {
   std::int64_t last = 0;   ///< this number of the newest valid steps
   std::int64_t every = 0;  ///< the steps that it divides
@@ -39,7 +39,7 @@ struct WhenOptions {
   std::chrono::seconds interval{0};  ///< also if no save has begun for so long; 0: however long
 
   /// Also if one of these signals has come, such as SIGTERM, on any process; so does then
-  /// reached_preemption(). While the manager lives, they do nothing else.
+  /// preemption(). While the manager lives, they do nothing else.
   std::vector<int> preemption_signals = {};
 
   /// How long after such a signal the process lives; 0: as long as it likes. A save that would take

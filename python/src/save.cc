@@ -291,34 +291,34 @@ class Manager {
         [&] { return jobs_detail::should_save_together(ranks, get(), step, is_told); });
   }
   void request_save() { get().request_save(); }
-  bool reached_preemption() const { return get().reached_preemption(); }
+  bool reached_preemption() const { return get().preemption().is_reached; }
 
   std::optional<double> time_left() const {
-    const std::optional<std::chrono::nanoseconds> left = get().time_left();
+    const std::optional<std::chrono::nanoseconds> left = get().preemption().time_left;
     if (!left) return std::nullopt;
     return std::chrono::duration<double>(*left).count();
   }
 
   std::optional<std::int64_t> best() const {
     const GilRelease released;
-    const std::optional<Step> best = get().best();
+    const std::optional<Step> best = best_step(get());
     return best ? std::optional(best->step) : std::nullopt;
   }
 
   void pin(std::int64_t step, const std::string& name) {
     const GilRelease released;
-    get().pin(step, name);
+    get().pins().add(step, name);
   }
 
   void unpin(const std::string& name) {
     const GilRelease released;
-    get().unpin(name);
+    get().pins().remove(name);
   }
 
   std::vector<std::pair<std::string, std::int64_t>> pinned() const {
     const GilRelease released;
     std::vector<std::pair<std::string, std::int64_t>> named;
-    for (const NamedStep& one : get().pinned()) named.emplace_back(one.name, one.step);
+    for (const NamedStep& one : get().pins().list()) named.emplace_back(one.name, one.step);
     return named;
   }
 

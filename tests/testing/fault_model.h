@@ -129,7 +129,7 @@ inline std::string run_fault_action(CheckpointManager& manager, FaultAction acti
     return {};
   }
   if (action == FaultAction::pin) {
-    manager.pin(step, kFaultName);
+    manager.pins().add(step, kFaultName);
     return {};
   }
   if (action == FaultAction::collect) {
@@ -165,7 +165,7 @@ inline void prepare_fault_action(CheckpointManager& manager, FaultAction action)
   };
   if (action == FaultAction::reuse) save(3);
   if (action == FaultAction::increment) manager.save(3, sources_of(increment_model(3)));
-  if (action == FaultAction::rules || action == FaultAction::pin) manager.pin(1, kFaultName);
+  if (action == FaultAction::rules || action == FaultAction::pin) manager.pins().add(1, kFaultName);
   if (action == FaultAction::rules) {
     save(3);
     save(4);

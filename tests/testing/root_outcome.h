@@ -45,7 +45,7 @@ inline Outcome outcome_of(const CheckpointManager& manager,
       newest = step.step;
     }
   }
-  for (const NamedStep& named : manager.pinned()) {
+  for (const NamedStep& named : manager.pins().list()) {
     EXPECT_TRUE(outcome.contains(named.step)) << named.name;
     outcome[named.step] += kPinned;
   }
@@ -70,7 +70,7 @@ inline void expect_clean(const CheckpointManager& manager, const std::filesystem
       steps.push_back((root / (".aside-" + step.directory.filename().string())).string());
     }
   }
-  for (const NamedStep& named : manager.pinned()) {
+  for (const NamedStep& named : manager.pins().list()) {
     steps.push_back((root / (".named-" + named.name)).string());
   }
   for (const auto& entry : std::filesystem::directory_iterator(root)) {

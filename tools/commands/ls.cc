@@ -254,7 +254,7 @@ int run_ls(LsOptions& options) {
   };
   for (const Step& step : manager.steps()) add(step);
   for (const std::filesystem::path& directory : named_checkpoints(root)) add({0, 0, directory});
-  for (const NamedStep& named : manager.pinned()) {
+  for (const NamedStep& named : manager.pins().list()) {
     for (StepSummary& s : steps) {
       if (is_step(s) && s.step.step == named.step) s.names.push_back(named.name);
     }

@@ -32,7 +32,7 @@ int run_pin(PinOptions& options) {
   options.root = root_above(paths[0]).string();
   options.name = options.words.back();
   CheckpointManager manager(options.root, {.collect_garbage = false});
-  manager.pin(options.step, options.name);
+  manager.pins().add(options.step, options.name);
   if (options.json) {
     print_json({{"root", options.root}, {"step", options.step}, {"name", options.name}});
   } else {
@@ -50,7 +50,7 @@ struct UnpinOptions {
 int run_unpin(UnpinOptions& options) {
   CheckpointManager manager(root_of_steps("unpin", options.root), {.collect_garbage = false});
   for (const std::string& name : options.names) {
-    manager.unpin(name);
+    manager.pins().remove(name);
     if (!options.json) print_shown(fmt::format("{} pins no step any more\n", name));
   }
   if (options.json) print_json({{"root", options.root}, {"unpinned", options.names}});

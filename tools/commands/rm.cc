@@ -103,7 +103,7 @@ int run_rm(RmOptions& options) {
 
   const std::optional<std::int64_t> last =
       options.force ? std::nullopt : last_valid(manager, steps);
-  const std::vector<NamedStep> pinned = manager.pinned();
+  const std::vector<NamedStep> pinned = manager.pins().list();
   auto removed = nlohmann::ordered_json::array(), left = nlohmann::ordered_json::array();
   for (const std::int64_t step : steps) {
     std::string reason;

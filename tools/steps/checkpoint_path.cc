@@ -94,7 +94,7 @@ std::string step_path(const std::string& path, const std::string& step) {
   const CheckpointManager manager = manager_of(root);
   if (manager.steps().empty()) refuse_without_steps(root, path);
   std::optional<std::int64_t> number = step_number(step);
-  const std::vector<NamedStep> pinned = number ? std::vector<NamedStep>() : manager.pinned();
+  const std::vector<NamedStep> pinned = number ? std::vector<NamedStep>() : manager.pins().list();
   std::vector<std::string_view> names;
   for (const NamedStep& named : pinned) {
     if (named.name == step) number = named.step;
@@ -137,7 +137,7 @@ bool names_step(const std::string& root, const std::string& word) {
   if (!foreign_step(root, word).empty()) return true;
   if (!holds_steps(root)) return step_number(word) && is_there(fs::path(root) / word);
   const auto is_pin = [&] {
-    const std::vector<NamedStep> pinned = manager_of(root).pinned();
+    const std::vector<NamedStep> pinned = manager_of(root).pins().list();
     return std::ranges::find(pinned, word, &NamedStep::name) != pinned.end();
   };
   return step_number(word) || word == kLatest || is_pin();
@@ -148,7 +148,7 @@ std::vector<std::string> steps_of(const std::string& root) {
   if (is_checkpoint(root) || !holds_steps(root)) return names;
   const CheckpointManager manager = manager_of(root);
   for (const Step& step : manager.steps()) names.push_back(std::to_string(step.step));
-  for (const NamedStep& named : manager.pinned()) names.push_back(named.name);
+  for (const NamedStep& named : manager.pins().list()) names.push_back(named.name);
   return names;
 }
 

@@ -25,7 +25,7 @@ struct ManagerInternals {
   static void note_damaged(CheckpointManager& manager, std::int64_t step);
   static void note_restored(CheckpointManager& manager, std::int64_t step);
 
-  static Impl& impl(CheckpointManager& manager) { return *manager.impl_; }
+  static Impl& impl(const CheckpointManager& manager) { return *manager.impl_; }
 
   /// Returns when the save has ended. Nothing if it threw: the error stays for wait().
   static std::optional<SaveStats> settle(const PendingSave& save) { return save.settle(); }

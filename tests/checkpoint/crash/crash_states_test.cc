@@ -96,7 +96,8 @@ class Machine {
   static Action pin(std::int64_t step, std::vector<Outcome> legal) {
     return {[=](const std::filesystem::path& root, std::shared_ptr<FileSystem> files) {
               CheckpointManager(root, {.write = {.threads = 1}, .file_system = std::move(files)})
-                  .pin(step, "good");
+                  .pins()
+                  .add(step, "good");
               return std::string();
             },
             std::move(legal)};
@@ -121,7 +122,8 @@ class Machine {
   static Action unpin(std::vector<Outcome> legal) {
     return {[=](const std::filesystem::path& root, std::shared_ptr<FileSystem> files) {
               CheckpointManager(root, {.write = {.threads = 1}, .file_system = std::move(files)})
-                  .unpin("good");
+                  .pins()
+                  .remove("good");
               return std::string();
             },
             std::move(legal)};

@@ -111,7 +111,7 @@ class Root {
   // A name that moves is on neither step for a moment.
   static void check_names(const CheckpointManager& manager, FaultAction action, bool done) {
     std::vector<std::int64_t> named;
-    for (const NamedStep& one : manager.pinned()) named.push_back(one.step);
+    for (const NamedStep& one : manager.pins().list()) named.push_back(one.step);
     if (action == FaultAction::rules) {
       EXPECT_THAT(named, ElementsAre(1));
     } else if (action == FaultAction::pin) {

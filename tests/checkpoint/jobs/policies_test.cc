@@ -164,7 +164,7 @@ TEST_F(SavePolicies, KeepsTheBestTheMultiplesAndTheLast) {
               "");
   }
   EXPECT_THAT(steps(manager), ElementsAre(1, 4, 5, 8));
-  EXPECT_EQ(manager.best()->step, 4);
+  EXPECT_EQ(best_step(manager)->step, 4);
   const CheckpointReader reader(manager.step(4).directory);
   EXPECT_THAT(reader.metrics(), testing::UnorderedElementsAre(testing::Pair("loss", -kInfinity),
                                                               testing::Pair("epoch", 1)));
@@ -176,7 +176,7 @@ TEST_F(SavePolicies, KeepsAllAsLongAsNoStepHasTheMetric) {
     EXPECT_THAT(save(manager, step, {{"accuracy", 1}}).cleanup_error,
                 HasSubstr("has the metric \"loss\", by which best keeps steps: all stay"));
   }
-  EXPECT_EQ(manager.best(), std::nullopt);
+  EXPECT_EQ(best_step(manager), std::nullopt);
   EXPECT_THAT(steps(manager), SizeIs(3));
   save(manager, 4, {{"loss", 2}});
   EXPECT_THAT(steps(manager), ElementsAre(4));
@@ -201,7 +201,7 @@ TEST_F(SavePolicies, KeepsOneStepOfEachHour) {
 TEST_F(SavePolicies, LeavesAStepThatHasAName) {
   CheckpointManager manager(dir_.path(), {.keep = {.last = 1}, .write = {.reuse_files = false}});
   save(manager, 1);
-  manager.pin(1, "before-lr-drop");
+  manager.pins().add(1, "before-lr-drop");
   save(manager, 2);
   save(manager, 3);
   EXPECT_THAT(steps(manager), ElementsAre(1, 3));
@@ -210,24 +210,24 @@ TEST_F(SavePolicies, LeavesAStepThatHasAName) {
                 ": it is pinned as \"before-lr-drop\": unpin that first");
   EXPECT_THROW(manager.remove(1, WhenRead::keep), Error);
   EXPECT_THAT(manager.collect_garbage().removed, IsEmpty());
-  manager.pin(3, "before-lr-drop");  // moves
-  ASSERT_THAT(manager.pinned(), SizeIs(1));
-  EXPECT_EQ(manager.pinned()[0].step, 3);
+  manager.pins().add(3, "before-lr-drop");  // moves
+  ASSERT_THAT(manager.pins().list(), SizeIs(1));
+  EXPECT_EQ(manager.pins().list()[0].step, 3);
   EXPECT_TRUE(manager.remove(1, WhenRead::keep));
-  EXPECT_EQ(message_of(ErrorCode::no_such_name, [&] { manager.unpin("other"); }),
+  EXPECT_EQ(message_of(ErrorCode::no_such_name, [&] { manager.pins().remove("other"); }),
             "unpin \"other\" in " + dir_.path().string() + ": there are before-lr-drop");
-  manager.unpin("before-lr-drop");
-  EXPECT_THAT(manager.pinned(), IsEmpty());
-  EXPECT_THAT(message_of(ErrorCode::invalid_argument, [&] { manager.pin(3, "a/b"); }),
+  manager.pins().remove("before-lr-drop");
+  EXPECT_THAT(manager.pins().list(), IsEmpty());
+  EXPECT_THAT(message_of(ErrorCode::invalid_argument, [&] { manager.pins().add(3, "a/b"); }),
               HasSubstr("the name is \"a/b\", needed are"));
-  EXPECT_THAT(message_of(ErrorCode::no_such_name, [&] { manager.pin(9, "x"); }),
+  EXPECT_THAT(message_of(ErrorCode::no_such_name, [&] { manager.pins().add(9, "x"); }),
               HasSubstr("find step 9"));
 }
 
 TEST_F(SavePolicies, AFileOfANameThatHoldsNoNumberKeepsAllSteps) {
   CheckpointManager manager(dir_.path(), {.keep = {.last = 1}});
   save(manager, 1);
-  manager.pin(1, "good");
+  manager.pins().add(1, "good");
   flip(dir_ / ".named-good", 0, std::byte{0x40});
   EXPECT_THAT(save(manager, 2).cleanup_error, HasSubstr("needed is the number of a step"));
   EXPECT_THAT(steps(manager), ElementsAre(1, 2));
@@ -243,8 +243,8 @@ TEST_F(SavePolicies, AnyOperationMayFailAndWhatIsKeptStays) {
     ManagerOptions options = rules;
     options.file_system = files;
     CheckpointManager manager(root, options);
-    manager.pin(2, "moved");
-    manager.pin(3, "moved");
+    manager.pins().add(2, "moved");
+    manager.pins().add(3, "moved");
     return manager.save(6, {tensor_.source()}, {.metrics = {{"loss", 5}}}).cleanup_error;
   };
   const auto fill = [&](const fs::path& root) {
@@ -280,7 +280,7 @@ TEST_F(SavePolicies, AnyOperationMayFailAndWhatIsKeptStays) {
       if (is_saved) {
         EXPECT_THAT(left, testing::IsSupersetOf({3, 6}));
       }
-      for (const NamedStep& named : manager.pinned()) {
+      for (const NamedStep& named : manager.pins().list()) {
         EXPECT_THAT(left, testing::Contains(named.step));
       }
     }
@@ -375,7 +375,7 @@ TEST_F(SavePolicies, SaysWhenToSave) {
   manager.request_save();
   EXPECT_TRUE(manager.should_save(25));
   EXPECT_FALSE(manager.should_save(26));
-  EXPECT_FALSE(manager.reached_preemption());
+  EXPECT_FALSE(manager.preemption().is_reached);
   clock->wait_until(seconds(120));
   EXPECT_TRUE(manager.should_save(27));
   jobs_detail::begin_later(manager, 27);
@@ -390,9 +390,9 @@ TEST_F(SavePolicies, ASignalAsksForASaveAndDoesNothingElseMeanwhile) {
     CheckpointManager manager(dir_.path(), {.when = {.every = 0, .preemption_signals = {SIGUSR2}}});
     EXPECT_FALSE(manager.should_save(1));
     std::raise(SIGUSR2);
-    EXPECT_FALSE(manager.reached_preemption());  // not before all have agreed
+    EXPECT_FALSE(manager.preemption().is_reached);  // not before all have agreed
     EXPECT_TRUE(manager.should_save(2));
-    EXPECT_TRUE(manager.reached_preemption());
+    EXPECT_TRUE(manager.preemption().is_reached);
     CheckpointManager other(dir_.path(), {.when = {.every = 0, .preemption_signals = {SIGUSR2}}});
     EXPECT_FALSE(other.should_save(1));  // it came before
     std::raise(SIGUSR2);

@@ -30,7 +30,7 @@ TEST(Superseded, IsWhatNoRuleKeepsAndNoNameDoes) {
   EXPECT_THAT(gone({}), testing::IsEmpty());
   EXPECT_THAT(gone({.last = 2}), testing::ElementsAre(1, 2));
   EXPECT_THAT(gone({.last = 1, .best = best}), testing::ElementsAre(1, 3));
-  manager.pin(1, "first");
+  manager.pins().add(1, "first");
   EXPECT_THAT(gone({.last = 1, .best = best}), testing::ElementsAre(3));
   EXPECT_EQ(jobs_detail::best_of(*files, manager.steps(), best)->step, 2);
   EXPECT_FALSE(jobs_detail::best_of(*files, manager.steps(), {.metric = "accuracy"}));

@@ -332,7 +332,7 @@ TEST_F(Increments, LinkNoFileWhoseChunksOverlap) {
 TEST_F(Increments, OfWhichALinkedFileIsMissingAreNoValidStep) {
   CheckpointManager manager(dir_.path(), {.keep = {.last = 1}});
   manager.save(1, {noise_.source()});
-  manager.pin(1, "good");
+  manager.pins().add(1, "good");
   manager.save(2, {noise_.source()});
   fs::remove(at(2) / linked_names(at(2)).front());
   const auto latest = manager.latest();
