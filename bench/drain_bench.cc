@@ -4,10 +4,10 @@
 //
 // A TieredManager of one process saves MIB (128 unless said otherwise) of f32 in its fast tier, and
 // takes them on to the durable root: without a limit, the baseline, and with
-// drain_bytes_per_second (32 MiB). The rate is that of the writes below the durable root, from the
-// first to the last one, without the bytes of the last one. The bars: with the limit, 0.9 to 1.001
-// of it. Status 1: one is missed, or the baseline is slower than the limit. DIRECTORY is on the
-// disk to be measured; the default is the working directory.
+// DrainOptions::bytes_per_second (32 MiB). The rate is that of the writes below the durable root,
+// from the first to the last one, without the bytes of the last one. The bars: with the limit, 0.9
+// to 1.001 of it. Status 1: one is missed, or the baseline is slower than the limit. DIRECTORY is
+// on the disk to be measured; the default is the working directory.
 
 #include <fmt/core.h>
 
@@ -91,8 +91,10 @@ class TimedWrites final : public ForwardingFileSystem {
 double drain_rate(const fs::path& root, std::span<const float> values, std::int64_t limit) {
   fs::remove_all(root);
   const auto files = std::make_shared<TimedWrites>(fs::absolute(root / "durable"));
-  TieredManager tiers(fs::absolute(root / "fast"), fs::absolute(root / "durable"),
-                      {.drain_bytes_per_second = limit, .file_system = files});
+  TierOptions options;
+  options.drain.bytes_per_second = limit;
+  options.file_system = files;
+  TieredManager tiers(fs::absolute(root / "fast"), fs::absolute(root / "durable"), options);
   tiers.save(1, {host_source("w", values)}, {.codec = Codec::none});
   tiers.close();
   fs::remove_all(root);

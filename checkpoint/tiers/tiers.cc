@@ -33,11 +33,11 @@ constexpr std::int64_t kSavesUntilOwn = 2;
 ManagerOptions fast_options(const TierOptions& options) {
   std::function<void(const std::string&)> warn = options.warn;
   if (options.group.rank() != 0) warn = [](const std::string&) {};  // once for the job
-  return {.keep = {.last = options.keep_fast},
-          .write = {.on_save_error = options.on_save_error,
-                    .most_failed_saves = options.most_failed_saves,
+  return {.keep = {.last = options.keep.fast},
+          .write = {.on_save_error = options.write.on_save_error,
+                    .most_failed_saves = options.write.most_failed_saves,
                     .stats = false,  // a file for each process; save() gives them
-                    .threads = options.threads},
+                    .threads = options.write.threads},
           .group = options.group,
           .devices = options.devices,
           .file_system = options.file_system,
@@ -45,10 +45,10 @@ ManagerOptions fast_options(const TierOptions& options) {
 }
 
 ManagerOptions durable_options(const TierOptions& options, std::shared_ptr<FileSystem> files) {
-  return {.keep = {.last = options.keep_durable},
-          .write = {.on_save_error = options.on_save_error,
-                    .most_failed_saves = options.most_failed_saves,
-                    .threads = options.threads},
+  return {.keep = {.last = options.keep.durable},
+          .write = {.on_save_error = options.write.on_save_error,
+                    .most_failed_saves = options.write.most_failed_saves,
+                    .threads = options.write.threads},
           .group = options.group.duplicate(),  // used by the thread that drains
           .devices = options.devices,
           .file_system = std::move(files),
@@ -63,10 +63,11 @@ fs::path made(FileSystem& file_system, const fs::path& root) {
 /// The file system for the durable root.
 std::shared_ptr<FileSystem> drained_to(std::shared_ptr<FileSystem> file_system,
                                        const TierOptions& options) {
-  if (options.drain_bytes_per_second == 0) return file_system;
-  return rate_limited(std::move(file_system), std::make_shared<RateLimiter>(
-                                                  options.drain_bytes_per_second,
-                                                  options.clock ? options.clock : steady_clock()));
+  if (options.drain.bytes_per_second == 0) return file_system;
+  return rate_limited(
+      std::move(file_system),
+      std::make_shared<RateLimiter>(options.drain.bytes_per_second,
+                                    options.drain.clock ? options.drain.clock : steady_clock()));
 }
 
 }  // namespace
@@ -156,12 +157,12 @@ struct TieredManager::Impl {
 PendingSave TieredManager::Impl::save(std::int64_t step, std::vector<TensorSource> tensors,
                                       SaveOptions save_options, SaveStats* stats) {
   if (const auto reader = draining.lock()) reader->wait();  // pinned before retention sees it
-  if (saves == kSavesUntilOwn && options.keep_fast > 0) remove_others_of_host();
-  const bool goes_on = saves++ % options.drain_every == 0;
+  if (saves == kSavesUntilOwn && options.keep.fast > 0) remove_others_of_host();
+  const bool goes_on = saves++ % options.drain.every == 0;
   if (goes_on) end_drain();  // one at a time
   SaveOptions onward = save_options;
   onward.progress = nullptr;  // it was told of the fast tier's bytes
-  save_options.codec = options.fast_codec;
+  save_options.codec = options.write.fast_codec;
   PendingSave pending;
   const std::vector<TensorSource> from = goes_on ? tensors : std::vector<TensorSource>();
   if (stats != nullptr) {
@@ -240,11 +241,11 @@ void TieredManager::Impl::remove_others_of_host() {
 }
 
 TieredManager::TieredManager(const fs::path& fast, const fs::path& durable, TierOptions options) {
-  if (options.drain_every < 1 || options.drain_bytes_per_second < 0) {
+  if (options.drain.every < 1 || options.drain.bytes_per_second < 0) {
     throw Error(ErrorCode::invalid_argument,
                 fmt::format("open checkpoint tiers: drain_every is {}, needed 1 or more; "
                             "drain_bytes_per_second {}, needed 0 (no limit) or more",
-                            options.drain_every, options.drain_bytes_per_second));
+                            options.drain.every, options.drain.bytes_per_second));
   }
   impl_ = std::make_unique<Impl>(fast, durable, std::move(options));
 }

@@ -36,41 +36,48 @@ enum class Tier {
   durable  ///< the root that all share
 };
 
+/// How many steps stay in each tier; 0: all.
+struct TierKeepOptions {
+  std::int64_t fast = 2;  ///< 2 or more
+  std::int64_t durable = 0;
+};
+
+/// Which steps go on to the durable root, and how fast.
+struct DrainOptions {
+  std::int64_t every = 10;  ///< one save of this number, beginning with the first
+
+  /// Bytes that each process writes there a second, at most; 0: no limit. Two moments t seconds
+  /// apart have at most t times as many bytes between them, and one write more.
+  std::int64_t bytes_per_second = 0;
+
+  std::shared_ptr<Clock> clock = nullptr;  ///< measures the limit; null: the machine's
+};
+
+/// How the steps of both tiers are written: as WriteOptions.
+struct TierWriteOptions {
+  Codec fast_codec = Codec::none;  ///< the fast tier's; SaveOptions::codec is the durable one's
+
+  /// A step that failed in the fast tier does not go on.
+  OnSaveError on_save_error = OnSaveError::raise;
+  std::int64_t most_failed_saves = 3;
+  int threads = 0;
+};
+
 struct TierOptions {
   /// Which other processes get a copy of each shard file of the fast tier.
   LocalRoots local = {};
 
-  /// How many steps stay in the fast tier, 2 or more; 0: all.
-  std::int64_t keep_fast = 2;
-
-  /// One save of this number, beginning with the first, goes on to the durable root.
-  std::int64_t drain_every = 10;
-
-  /// Bytes that each process writes there a second, at most; 0: no limit. Two moments t seconds
-  /// apart have at most t times as many bytes between them, and one write more.
-  std::int64_t drain_bytes_per_second = 0;
-
-  /// How many steps stay in the durable root; 0: all.
-  std::int64_t keep_durable = 0;
-
-  /// The fast tier's codec; SaveOptions::codec is the durable one's.
-  Codec fast_codec = Codec::none;
-
-  /// As in WriteOptions, of both tiers. A step that failed in the fast tier does not go on.
-  OnSaveError on_save_error = OnSaveError::raise;
-  std::int64_t most_failed_saves = 3;
+  TierKeepOptions keep = {};
+  DrainOptions drain = {};
+  TierWriteOptions write = {};
 
   /// As in ManagerOptions.
-  int threads = 0;
   ProcessGroup group = {};
   std::int64_t devices = 0;
   std::shared_ptr<FileSystem> file_system = nullptr;
 
   /// As in ManagerOptions, of both tiers; called on rank 0 only, on any thread.
   std::function<void(const std::string&)> warn = nullptr;
-
-  /// Measures the limit; null: the machine's clock.
-  std::shared_ptr<Clock> clock = nullptr;
 };
 
 /// The newest step that is whole, and the transfers that made it so.

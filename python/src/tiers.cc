@@ -260,17 +260,16 @@ void bind_tiers(nb::module_& module) {
              std::int64_t keep_durable, const std::string& fast_codec, int threads,
              std::int64_t devices, const std::string& on_save_error,
              std::int64_t most_failed_saves) {
-            new (self) Tiers(link, fast, durable, deadline,
-                             {.local = {.copies = copies, .processes_per_host = processes_per_host},
-                              .keep_fast = keep_fast,
-                              .drain_every = drain_every,
-                              .drain_bytes_per_second = drain_bytes_per_second,
-                              .keep_durable = keep_durable,
-                              .fast_codec = parse_codec(fast_codec),
-                              .on_save_error = on_save_error_of(on_save_error),
-                              .most_failed_saves = most_failed_saves,
-                              .threads = threads,
-                              .devices = devices});
+            new (self)
+                Tiers(link, fast, durable, deadline,
+                      {.local = {.copies = copies, .processes_per_host = processes_per_host},
+                       .keep = {.fast = keep_fast, .durable = keep_durable},
+                       .drain = {.every = drain_every, .bytes_per_second = drain_bytes_per_second},
+                       .write = {.fast_codec = parse_codec(fast_codec),
+                                 .on_save_error = on_save_error_of(on_save_error),
+                                 .most_failed_saves = most_failed_saves,
+                                 .threads = threads},
+                       .devices = devices});
           },
           nb::arg("link").none(), nb::arg("fast"), nb::arg("durable"), nb::arg("deadline"),
           nb::arg("copies"), nb::arg("processes_per_host"), nb::arg("keep_fast"),

@@ -86,7 +86,7 @@ std::vector<TensorRequest> other_requests_for(std::span<const HostTensor> tensor
 /// Hosts are folders, each with a fast root that only its processes know.
 TieredManager tiers_of(const Job& job) {
   TierOptions options{.local = {.copies = 1, .processes_per_host = job.per_host},
-                      .threads = 1,
+                      .write = {.threads = 1},
                       .group = job.group,
                       .devices = kDevices};
   const int host = job.group.rank() / job.per_host;

@@ -47,7 +47,7 @@ inline std::vector<std::string> run_tiers(
     const int rank = transport->rank();
     TierOptions own = options;
     own.group = ProcessGroup(std::move(transport), std::chrono::minutes(1));
-    own.threads = 1;
+    own.write.threads = 1;
     if (files) own.file_system = files(rank);
     Devices devices(own.devices, {.threads = 1, .group = own.group.duplicate()});
     TieredManager manager(host_of(job, rank / own.local.processes_per_host), job / "durable", own);

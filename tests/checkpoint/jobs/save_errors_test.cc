@@ -351,8 +351,8 @@ TEST_F(SaveErrors, OfATierLetTheJobGoOn) {
         }
       });
   TierOptions options{.local = {.copies = 1},
-                      .drain_every = 2,
-                      .on_save_error = OnSaveError::warn,
+                      .drain = {.every = 2},
+                      .write = {.on_save_error = OnSaveError::warn},
                       .devices = 2,
                       .warn = [this](const std::string& text) { warnings_.push_back(text); }};
   const auto errors = run_tiers(

@@ -38,13 +38,13 @@ class DamagedTiers : public TierJob {
   }
 
   void SetUp() override {
-    const auto errors =
-        on_ranks(3, 1, {.local = {.copies = 1}, .drain_every = 2, .fast_codec = Codec::none},
-                 [&](Devices&, TieredManager& tiers) {
-                   for (std::int64_t step = 1; step <= 4; ++step)
-                     tiers.save(step, sources_of(at_step(step)));
-                   tiers.close();
-                 });
+    const auto errors = on_ranks(
+        3, 1, {.local = {.copies = 1}, .drain = {.every = 2}, .write = {.fast_codec = Codec::none}},
+        [&](Devices&, TieredManager& tiers) {
+          for (std::int64_t step = 1; step <= 4; ++step)
+            tiers.save(step, sources_of(at_step(step)));
+          tiers.close();
+        });
     ASSERT_THAT(errors, Each(""));
   }
 

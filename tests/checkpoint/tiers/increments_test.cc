@@ -70,7 +70,7 @@ class TierIncrements : public testing::Test {
   void on_ranks(const std::function<void(Devices&, TieredManager&)>& run,
                 TierOptions options = {}) const {
     options.local.copies = 1;
-    options.fast_codec = Codec::none;
+    options.write.fast_codec = Codec::none;
     options.devices = kTwoHosts;
     const auto errors = run_tiers(dir_.path(), kTwoHosts, options, run);
     ASSERT_THAT(errors, Each(""));
@@ -149,7 +149,7 @@ TEST_F(TierIncrements, AreNeitherWrittenNorSentNorDrainedAgain) {
         tiers.save(2, sources_of(mostly_frozen(2)));
         tiers.close();
       },
-      {.drain_every = 1});
+      {.drain = {.every = 1}});
   for (int rank = 0; rank < kTwoHosts; ++rank) {
     EXPECT_THAT(linked_in(at(rank, 2)), SizeIs(2));
     EXPECT_LT(fs::file_size(at(rank, 2) / file_of(rank)), kMiB / 8);

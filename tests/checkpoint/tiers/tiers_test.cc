@@ -100,13 +100,14 @@ TEST_F(Tiers, CopiesFillInForALostHost) {
     const auto at_step = [&](std::int64_t step) {
       return with_frozen(model(mesh, "data,model", static_cast<std::uint64_t>(step)));
     };
-    auto errors = on_ranks(hosts * per_host, per_host, {.local = {.copies = 1}, .drain_every = 3},
-                           [&](Devices&, TieredManager& tiers) {
-                             for (std::int64_t step = 1; step <= 5; ++step) {
-                               tiers.save_async(step, sources_of(at_step(step)));
-                             }
-                             tiers.close();
-                           });
+    auto errors =
+        on_ranks(hosts * per_host, per_host, {.local = {.copies = 1}, .drain = {.every = 3}},
+                 [&](Devices&, TieredManager& tiers) {
+                   for (std::int64_t step = 1; step <= 5; ++step) {
+                     tiers.save_async(step, sources_of(at_step(step)));
+                   }
+                   tiers.close();
+                 });
     ASSERT_THAT(errors, Each(""));
     EXPECT_TRUE(fs::exists(durable() / "step-00000004"));
     fs::remove_all(host(lost));
@@ -141,7 +142,7 @@ TEST_F(Tiers, CopiesFillInForALostHost) {
 TEST_F(Tiers, GoesBackToTheDurableStepWhereTooMuchIsLost) {
   const Mesh mesh = Mesh::parse("data=4,model=3");
   const auto at_step = [&](std::uint64_t step) { return model(mesh, "data,model", step); };
-  auto errors = on_ranks(3, 1, {.local = {.copies = 1}, .drain_every = 2},
+  auto errors = on_ranks(3, 1, {.local = {.copies = 1}, .drain = {.every = 2}},
                          [&](Devices&, TieredManager& tiers) {
                            for (const std::uint64_t step : {1u, 2u, 3u, 4u}) {
                              tiers.save(static_cast<std::int64_t>(step), sources_of(at_step(step)));
@@ -364,11 +365,10 @@ TEST_F(Tiers, TheDrainWritesNoFasterThanItsLimit) {
   const auto files = std::make_shared<TimedWrites>(durable(), clock);
   const HostTensor w = host_tensor("w", DType::f32, {600, 1000}, "12", "0,-", Values::noise);
   TieredManager tiers(host(0), durable(),
-                      {.drain_bytes_per_second = kRate,
-                       .threads = 2,
+                      {.drain = {.bytes_per_second = kRate, .clock = clock},
+                       .write = {.threads = 2},
                        .devices = kDevices,
-                       .file_system = files,
-                       .clock = clock});
+                       .file_system = files});
   tiers.save(1, {w.source()}, {.codec = Codec::none});
   EXPECT_EQ(fs::exists(host(0) / "process-00000/step-00000001"), true);
   tiers.close();
@@ -395,7 +395,7 @@ TEST_F(Tiers, NothingIsDoneInTheDurableRootUntilTheFastSaveHasEnded) {
         ++(fs::exists(host(0) / "process-00000/step-00000001") ? late : early);
       });
   TieredManager tiers(host(0), durable(),
-                      {.threads = 2, .devices = kDevices, .file_system = files});
+                      {.write = {.threads = 2}, .devices = kDevices, .file_system = files});
   saves = true;
   std::latch asked(1), answer(1);
   std::atomic<bool> is_first = true;
@@ -441,8 +441,8 @@ TEST_F(Tiers, RefusesWhatCannotWork) {
   };
   EXPECT_THAT(open(2, 1, {.local = {.copies = 2}}), Each(HasSubstr("more of them than copies")));
   EXPECT_THAT(open(3, 2, {.local = {.copies = 1}}), Each(HasSubstr("needed are whole hosts")));
-  EXPECT_THAT(open(2, 1, {.keep_fast = 1}), Each(HasSubstr("keep_last is 1")));
-  EXPECT_THAT(open(2, 1, {.drain_every = 0}), Each(HasSubstr("drain_every is 0")));
+  EXPECT_THAT(open(2, 1, {.keep = {.fast = 1}}), Each(HasSubstr("keep_last is 1")));
+  EXPECT_THAT(open(2, 1, {.drain = {.every = 0}}), Each(HasSubstr("drain_every is 0")));
   const HostTensor tensor = host_tensor("w", DType::f32, {12}, "12", "0");
   const auto errors = on_ranks(2, 1, {}, [&](Devices&, TieredManager& tiers) {
     tiers.save(1, {tensor.source()});

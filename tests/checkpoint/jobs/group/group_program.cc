@@ -59,9 +59,12 @@ void run(const char* root, const ProcessGroup& group) {
 }
 
 void run_tiers(const std::filesystem::path& root, const ProcessGroup& group) {
-  TieredManager manager(
-      root / ("host" + std::to_string(group.rank())), root / "durable",
-      {.local = {.copies = 1}, .drain_every = 3, .threads = 1, .group = group, .devices = 4});
+  TieredManager manager(root / ("host" + std::to_string(group.rank())), root / "durable",
+                        {.local = {.copies = 1},
+                         .drain = {.every = 3},
+                         .write = {.threads = 1},
+                         .group = group,
+                         .devices = 4});
   Devices devices(4, {.threads = 1, .group = group.duplicate()});
   std::vector<TensorRequest> requests;
   for (const HostTensor& tensor : model(0)) requests.push_back({tensor.name, tensor.spec});
