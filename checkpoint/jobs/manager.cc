@@ -14,7 +14,7 @@
 #include "shardwise/checkpoint/reader.h"
 #include "shardwise/jobs/detail/internals.h"
 #include "shardwise/jobs/detail/manager_impl.h"
-#include "shardwise/jobs/detail/save/superseded.h"
+#include "shardwise/jobs/detail/save/root_keeper.h"
 #include "shardwise/jobs/detail/save/terms.h"
 #include "shardwise/mend/detail/parity_writer.h"
 #include "shardwise/runtime/stopwatch.h"

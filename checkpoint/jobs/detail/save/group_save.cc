@@ -7,7 +7,6 @@
 #include <string>
 #include <utility>
 
-#include "shardwise/jobs/detail/save/own_place.h"
 #include "shardwise/jobs/detail/save/save_place.h"
 #include "shardwise/jobs/detail/save/save_together.h"
 #include "shardwise/runtime/process/rendezvous.h"

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <cstdint>
 #include <filesystem>
 #include <optional>
 #include <span>
@@ -10,6 +11,7 @@
 #include "shardwise/checkpoint/detail/root/spare.h"
 #include "shardwise/checkpoint/save.h"
 #include "shardwise/checkpoint/steps.h"
+#include "shardwise/jobs/detail/policy/retention.h"
 #include "shardwise/jobs/detail/save/latest_step.h"
 #include "shardwise/jobs/detail/save/run_steps.h"
 #include "shardwise/jobs/policies.h"
@@ -19,6 +21,17 @@
 namespace shardwise::jobs_detail {
 
 using namespace detail;
+
+/// Returns those of the ascending steps of a root that neither the rules nor a name keeps. A step
+/// whose validity cannot be read does not count, and is noted in `failures`. Throws io if a metric
+/// cannot be read, and as named_steps() and not_kept() do.
+std::vector<std::int64_t> superseded(FileSystem& files, const std::filesystem::path& root,
+                                     const std::vector<Step>& steps, const KeepOptions& rules,
+                                     const LatestSteps& finder, Failures& failures);
+
+/// The best of the steps; nothing if none has the metric. Throws io.
+std::optional<Step> best_of(FileSystem& files, const std::vector<Step>& steps,
+                            const BestSteps& best);
 
 /// Removes leftovers of commits, failures and dead processes from a manager's root, and writes the
 /// statistics of saves next to their steps. Each method tries all that it can, and notes failures.

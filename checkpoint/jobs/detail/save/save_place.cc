@@ -2,13 +2,39 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <utility>
+
 #include "shardwise/checkpoint/detail/read/stored_checkpoint.h"
+#include "shardwise/checkpoint/detail/read/written_files.h"
 #include "shardwise/checkpoint/detail/record/save_halves.h"
 #include "shardwise/checkpoint/detail/root/root.h"
+#include "shardwise/checkpoint/detail/write/commit.h"
+#include "shardwise/jobs/detail/save/file_transfer.h"
 #include "shardwise/jobs/detail/save/latest_step.h"
 #include "shardwise/shard/error.h"
 
 namespace shardwise::jobs_detail {
+namespace {
+
+/// Gives all ranks rank 0's bytes, from rank to rank: each sends them on to a few others, so that
+/// no rank sends them to all.
+Bytes spread(const ProcessGroup& group, Bytes bytes) {
+  for (std::int64_t have = 1; have < group.size(); have *= 2) {
+    const std::int64_t rank = group.rank();
+    std::vector<ProcessGroup::Outgoing> outgoing;
+    std::vector<int> from;
+    if (rank < have && rank + have < group.size()) {
+      outgoing.push_back({static_cast<int>(rank + have), bytes});
+    }
+    if (rank >= have && rank < 2 * have) from.push_back(static_cast<int>(rank - have));
+    std::vector<Bytes> heard = group.exchange(std::move(outgoing), from);
+    if (!heard.empty()) bytes = std::move(heard.front());
+  }
+  return bytes;
+}
+
+}  // namespace
 
 void SharedPlace::begin(AttemptNotice& notice) {
   attempt_ = make_attempt();
@@ -79,6 +105,114 @@ std::vector<std::string> SharedStep::names() const {
     if (name.step == step_) names.push_back(to_string(name));
   }
   return names;
+}
+
+std::optional<std::string> OwnPlace::find_valid() const {
+  const auto there = LatestSteps(file_system_, root_, true).find_valid(step_);
+  return there ? std::optional(to_string(*there)) : std::nullopt;
+}
+
+void OwnPlace::make_attempt() { attempt_.emplace(file_system_, root_, step_, leftovers_, spare_); }
+
+void OwnPlace::begin(AttemptNotice& notice) {
+  make_attempt();
+  notice.id = attempt_->id();
+  notice.is_reused = attempt_->is_reused();
+}
+
+AttemptDirectory OwnPlace::enter(const Rendezvous& /*ranks*/, const AttemptNotice& /*notice*/) {
+  if (!attempt_) make_attempt();
+  return {attempt_->directory(), attempt_->is_reused(), false};
+}
+
+std::filesystem::path OwnPlace::skip(int rank, const AttemptNotice& /*notice*/) const {
+  if (const auto there = find_valid()) return root_ / *there;
+  throw not_skipped(root_ / to_string(StepName{step_}),
+                    fmt::format("rank 0 has it, rank {} has not", rank));
+}
+
+void OwnPlace::publish(const Rendezvous& /*ranks*/, Manifest& manifest, SaveStats& stats,
+                       std::span<const std::byte> /*index*/, Existing /*existing*/) {
+  text_ = checked_manifest(manifest);
+  stats.file_bytes += text_.size();
+  manifest_ = std::move(manifest);
+}
+
+// Every rank gives and takes copies, looks at all its files, and commits when all have come so far.
+// If one of them cannot, the others take their commits back.
+void OwnPlace::finish(const Rendezvous& ranks, SaveStats& stats, Existing existing) {
+  const auto nothing = [](const std::vector<Bytes>&) { return Bytes(); };
+  const auto prepare = [&] {
+    if (ranks.rank() == 0) {
+      spread(group_, encode(SaveOutcome{.lists_wanted = {}, .stats = {}, .manifest = text_}));
+    } else {
+      text_ = decode_outcome(spread(group_, {}), group_.size()).manifest;
+      manifest_ = parse_manifest(text_, kManifestName);
+    }
+    copy_to_others(manifest_);
+    check_own_directory(manifest_);
+    remove_unlisted(file_system_, *attempt_, manifest_);
+    write_manifest(file_system_, attempt_->directory(), text_);
+    return Bytes();
+  };
+  ranks.agree(prepare, nothing);
+  std::filesystem::path published;
+  try {
+    ranks.agree(
+        [&] {
+          published = attempt_->publish(existing);
+          return Bytes();
+        },
+        nothing);
+  } catch (const Error&) {
+    if (!published.empty()) {
+      remove_checkpoint(file_system_, root_, *parse_step_name(published.filename().string()));
+    }
+    throw;
+  }
+  stats.directory = published;
+}
+
+// The rank that writes a file, then those that get copies of it.
+std::vector<int> OwnPlace::holders_of(const FileEntry& file) const {
+  std::vector<int> ranks{static_cast<int>(file.writer / writers_)};
+  for (int copy = 1; copy <= roots_.copies; ++copy) {
+    ranks.push_back((ranks.front() + copy * roots_.processes_per_host) % group_.size());
+  }
+  return ranks;
+}
+
+// Sends each process's files, with the files that they link, to the ranks that get copies and have
+// not got them from the step before. Throws io if one does not arrive here.
+void OwnPlace::copy_to_others(const Manifest& manifest) const {
+  std::vector<FileTransfer> transfers;
+  for (const FileEntry& file : manifest.files) {
+    const std::vector<int> ranks = holders_of(file);
+    for (std::size_t copy = 1; copy < ranks.size(); ++copy) {
+      transfers.push_back({ranks.front(), ranks[copy], file.name, file.bytes});
+    }
+  }
+  if (transfers.empty()) return;
+  const std::vector<FailedTransfer> failed =
+      transfer_shard_files(
+          group_, file_system_, manifest, transfers,
+          [&](const std::string& name) { return attempt_->directory() / name; },
+          attempt_->directory(), earlier_())
+          .failed;
+  if (failed.empty()) return;
+  const FileTransfer& transfer = transfers[failed.front().number];
+  throw Error(ErrorCode::io, fmt::format("copy {} from rank {} to rank {}: {}", transfer.name,
+                                         transfer.from, transfer.to, failed.front().problem));
+}
+
+// This process's own files and the copies that it has got.
+void OwnPlace::check_own_directory(const Manifest& manifest) const {
+  std::vector<std::size_t> numbers;
+  for (std::size_t f = 0; f < manifest.files.size(); ++f) {
+    const std::vector<int> ranks = holders_of(manifest.files[f]);
+    if (std::ranges::find(ranks, group_.rank()) != ranks.end()) numbers.push_back(f);
+  }
+  check_written_files(file_system_, attempt_->directory(), manifest, numbers);
 }
 
 }  // namespace shardwise::jobs_detail

@@ -1,4 +1,4 @@
-#include "shardwise/jobs/detail/save/superseded.h"
+#include "shardwise/jobs/detail/save/root_keeper.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -10,7 +10,7 @@
 namespace shardwise {
 namespace {
 
-TEST(Superseded, IsWhatNoRuleKeepsAndNoNameDoes) {
+TEST(RootKeeper, SupersedesWhatNoRuleKeepsAndNoNameDoes) {
   const TempDir dir;
   const auto files = posix_file_system();
   CheckpointManager manager(dir.path());
