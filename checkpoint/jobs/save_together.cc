@@ -88,13 +88,7 @@ class StepTarget final : public SharedTarget {
     return root_ / to_string(detail::StepName{step_, there->generation + (is_replaced ? 1 : 0)});
   }
 
-  std::vector<std::string> names() const override {
-    std::vector<std::string> names;
-    for (const detail::StepName& name : detail::committed_names(file_system_, root_)) {
-      if (name.step == step_) names.push_back(to_string(name));
-    }
-    return names;
-  }
+  std::vector<std::string> names() const override { return names_of(step_); }
 
  private:
   const Manager& manager_;

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypedDict
 
+from .. import _core
 from .._checkpoint.edits import Cast, Join, Rename, Split, Transpose
 from .._checkpoint.resize import Resize
 from .._checkpoint.save import (Caller, Plan, SaveStats, core_arguments, log_saved, shown_by_first,
@@ -117,10 +118,19 @@ class JobManager(FolderManager):
         return (os.path.join(self.root, f"step-{step:08d}"),
                 Managed(encoded, write, begun, same={"parity_blocks": self._parity_blocks}))
 
-    def _next_turn(self, step: int) -> str:
-        """Returns "now", "later" or "skipped" for a save_async() that is called now, as rank 0 decides."""
+    def _begin_async(self, step: int, metrics: Mapping[str, float] | None,
+                     begun: float) -> tuple[str, Managed, _core.Turn | None] | None:
+        """For a save_async(), before it copies: _prepare()'s result, and the turn that it waits for, as rank
+        0 decides; None if it is skipped."""
         what = f"{self.root}: when to save step {step}"
-        return self._queue.next_turn(OneStep(self._calls, what, self._deadline))
+        said = self._queue.next_turn(OneStep(self._calls, what, self._deadline))
+        if said == "skipped":
+            return None
+        path, managed = self._prepare(step, metrics, begun)
+        turn = self._queue.turn(said)
+        if turn is not None:
+            self._manager.begin_later(step)
+        return path, managed, turn
 
     def _on_first(self, work: Callable[[], Any], what: str, same: Mapping[str, Any] | None = None) -> Any:
         """Returns rank 0's result of work() on all ranks."""

@@ -85,13 +85,10 @@ class CheckpointManager(JobManager):
         """Returns when the values are held: JAX's arrays may be donated, numpy's changed. What becomes of it
         if a save is under way, when_busy says: SaveStats.skipped."""
         begun, step = time.monotonic(), step_number("save", step)
-        said = self._next_turn(step)
-        if said == "skipped":
+        ready = self._begin_async(step, metrics, begun)
+        if ready is None:
             return PendingSave(step, lambda progress: skipped())
-        path, managed = self._prepare(step, metrics, begun)
-        turn = self._queue.turn(said)
-        if turn is not None:
-            self._manager.begin_later(step)
+        path, managed, turn = ready
         prepared = prepare(path, tree, self._saves, copy=True, user=user, deadline=self._deadline, turn=turn,
                            managed=managed, **self._options(existing))
         pending = prepared.start(step, prepared.write)

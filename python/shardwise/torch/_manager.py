@@ -116,13 +116,10 @@ class CheckpointManager(JobManager):
         """Returns when the values are copied to host memory. What becomes of it if a save is under way,
         when_busy says: SaveStats.skipped."""
         begun, step = time.monotonic(), step_number("save", step)
-        said = self._next_turn(step)
-        if said == "skipped":
+        ready = self._begin_async(step, metrics, begun)
+        if ready is None:
             return PendingSave(step, lambda progress: skipped())
-        path, managed = self._prepare(step, metrics, begun)
-        turn = self._queue.turn(said)
-        if turn is not None:
-            self._manager.begin_later(step)
+        path, managed, turn = ready
         managed.started = lambda pending: self._queue.add(pending, turn)
         return save_async_managed(path, state, user, self._options(existing), self._replicas, self._saves,
                                   self._deadline, True, managed, turn)

@@ -99,10 +99,10 @@ std::unique_ptr<Attempt> SharedStep::make_attempt() {
   return std::make_unique<Attempt>(file_system_, root_, step_, leftovers_, spare_);
 }
 
-std::vector<std::string> SharedStep::names() const {
+std::vector<std::string> SharedPlace::names_of(std::int64_t step) const {
   std::vector<std::string> names;
   for (const StepName& name : committed_names(file_system_, root_)) {
-    if (name.step == step_) names.push_back(to_string(name));
+    if (name.step == step) names.push_back(to_string(name));
   }
   return names;
 }

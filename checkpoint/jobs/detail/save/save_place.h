@@ -78,8 +78,10 @@ class SharedPlace : public SavePlace {
 
  protected:
   virtual std::unique_ptr<Attempt> make_attempt() = 0;
-  /// The names that the attempt may have got.
+
+  /// The names that the attempt may have got; those of a step.
   virtual std::vector<std::string> names() const = 0;
+  std::vector<std::string> names_of(std::int64_t step) const;
 
   FileSystem& file_system_;
   const std::filesystem::path root_;
@@ -104,7 +106,7 @@ class SharedStep final : public SharedPlace {
 
  protected:
   std::unique_ptr<Attempt> make_attempt() override;
-  std::vector<std::string> names() const override;
+  std::vector<std::string> names() const override { return names_of(step_); }
 
  private:
   const std::int64_t step_;
