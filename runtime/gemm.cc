@@ -22,6 +22,7 @@ namespace {
 /// OpenBLAS, loaded for the first product: programs that only plan, or only use arrays, need
 /// neither it nor its threads.
 struct Blas {
+  void* library;
   decltype(&cblas_sgemm) sgemm;
   decltype(&cblas_dgemm) dgemm;
   decltype(&openblas_get_num_threads) num_threads;
@@ -48,6 +49,7 @@ Blas load_blas() {
     return function != nullptr;
   };
   Blas blas{};
+  blas.library = library;
   const bool has_all = find(blas.sgemm, "cblas_sgemm") && find(blas.dgemm, "cblas_dgemm") &&
                        find(blas.num_threads, "openblas_get_num_threads") &&
                        find(blas.set_num_threads, "openblas_set_num_threads") &&
@@ -99,39 +101,9 @@ struct Stored {
   blasint leading;  ///< elements from one stored row to the next
 };
 
-/// While an object of this class exists, OpenBLAS computes only on the calling thread. Its number
-/// of threads belongs to the whole process; the last of these objects restores it. Cheap if other
-/// objects exist. The lock is held for two calls that only set a number.
-class OnCallingThread {
- public:
-  OnCallingThread() {
-    int others = calls_;
-    while (others > 0) {
-      if (calls_.compare_exchange_weak(others, others + 1)) return;
-    }
-    const std::lock_guard lock(mutex_);
-    if (calls_ == 0) {
-      threads_before_ = blas().num_threads();
-      if (threads_before_ != 1) blas().set_num_threads(1);
-    }
-    ++calls_;
-  }
-  ~OnCallingThread() {
-    int all = calls_;
-    while (all > 1) {
-      if (calls_.compare_exchange_weak(all, all - 1)) return;
-    }
-    const std::lock_guard lock(mutex_);
-    if (--calls_ == 0 && threads_before_ != 1) blas().set_num_threads(threads_before_);
-  }
-  OnCallingThread(const OnCallingThread&) = delete;
-  OnCallingThread& operator=(const OnCallingThread&) = delete;
-
- private:
-  static inline std::mutex mutex_;  // held while the number of threads changes
-  static inline std::atomic<int> calls_ = 0;
-  static inline int threads_before_ = 1;
-};
+std::mutex threads_mutex;  // held while the number of threads changes: two calls that set a number
+std::atomic<int> calls_on_one_thread = 0;
+int threads_before = 1;
 
 template <class T>
 Stored stored(const StridedMatrix<T>& m) {
@@ -156,6 +128,40 @@ StridedMatrix<const float> strided(const ConstMatrix& m) {
 }
 
 }  // namespace
+
+namespace detail {
+
+OnCallingThread::OnCallingThread() {
+  int others = calls_on_one_thread;
+  while (others > 0) {
+    if (calls_on_one_thread.compare_exchange_weak(others, others + 1)) return;
+  }
+  const std::lock_guard lock(threads_mutex);
+  if (calls_on_one_thread == 0) {
+    threads_before = blas().num_threads();
+    if (threads_before != 1) blas().set_num_threads(1);
+  }
+  ++calls_on_one_thread;
+}
+
+OnCallingThread::~OnCallingThread() {
+  int all = calls_on_one_thread;
+  while (all > 1) {
+    if (calls_on_one_thread.compare_exchange_weak(all, all - 1)) return;
+  }
+  const std::lock_guard lock(threads_mutex);
+  if (--calls_on_one_thread == 0 && threads_before != 1) blas().set_num_threads(threads_before);
+}
+
+void* lapack_routine(const char* name) {
+  static_assert(std::is_same_v<blasint, int>);
+  if (void* const found = dlsym(blas().library, name)) return found;
+  throw Error(
+      ErrorCode::unsupported,
+      fmt::format("load {}: found a library without it, needed OpenBLAS with LAPACK", name));
+}
+
+}  // namespace detail
 
 bool choose_blas_kernels() {
 #if defined(__x86_64__)
@@ -185,7 +191,7 @@ void gemm(const StridedMatrix<const T>& a, const StridedMatrix<const T>& b,
   assert(a.rows == out.rows && b.cols == out.cols && a.cols == b.rows);
   const auto [out_transpose, out_leading] = stored(out);
   if (out_transpose == CblasTrans) return gemm(transposed(b), transposed(a), transposed(out), beta);
-  const OnCallingThread on_calling_thread;
+  const detail::OnCallingThread on_calling_thread;
   const auto [a_transpose, a_leading] = stored(a);
   const auto [b_transpose, b_leading] = stored(b);
   const auto n = [](std::int64_t extent) { return static_cast<blasint>(extent); };

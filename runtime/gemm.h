@@ -1,6 +1,10 @@
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
+#include <string>
+#include <string_view>
+#include <type_traits>
 
 #include "shardwise/shard/error.h"
 
@@ -50,5 +54,34 @@ struct StridedMatrix {
 template <class T>
 void gemm(const StridedMatrix<const T>& a, const StridedMatrix<const T>& b,
           const StridedMatrix<T>& out, T beta);
+
+namespace detail {
+
+/// While an object of this class exists, OpenBLAS computes only on the calling thread. Its number
+/// of threads belongs to the whole process; the last of these objects restores it. Cheap if other
+/// objects exist.
+///
+/// Thread-safe.
+class OnCallingThread {
+ public:
+  OnCallingThread();
+  ~OnCallingThread();
+  OnCallingThread(const OnCallingThread&) = delete;
+  OnCallingThread& operator=(const OnCallingThread&) = delete;
+};
+
+/// A routine of the OpenBLAS that gemm() loads. Throws unsupported if that lacks it.
+void* lapack_routine(const char* name);
+
+/// Calls a routine of Fortran ("potrf" of floats is spotrf_) with pointers to its arguments. The
+/// lengths of texts, at most four, follow.
+template <class T, class... Pointers>
+void lapack(std::string_view name, Pointers*... arguments) {
+  const std::string full = (std::is_same_v<T, float> ? "s" : "d") + std::string(name) + "_";
+  using Routine = void(Pointers * ..., std::size_t, std::size_t, std::size_t, std::size_t);
+  reinterpret_cast<Routine*>(lapack_routine(full.c_str()))(arguments..., 1, 1, 1, 1);
+}
+
+}  // namespace detail
 
 }  // namespace shardwise

@@ -196,7 +196,7 @@ def test_marks_and_scopes_in_a_body_count():
 def test_what_is_refused_in_a_body_has_its_line_if_it_is_needed():
     def step(x: Any) -> Any:
         def one(c: Any, r: Any) -> Any:
-            unused = jnp.linalg.eigvalsh(c)  # noqa: F841 - nothing needs it
+            unused = jnp.linalg.eig(c)[0]  # noqa: F841 - nothing needs it
             return c + r, lax.bessel_i0e(c)
 
         return lax.scan(one, x[0], x)
@@ -204,7 +204,7 @@ def test_what_is_refused_in_a_body_has_its_line_if_it_is_needed():
     first = step.__code__.co_firstlineno
     with pytest.raises(sw.Unsupported) as raised:
         swj.capture(step, S((4, 3, 3), jnp.float32))
-    assert f"bessel_i0e (at {__file__}:{first + 3}" in str(raised.value) and "eigh" not in str(raised.value)
+    assert f"bessel_i0e (at {__file__}:{first + 3}" in str(raised.value) and "eig" not in str(raised.value)
     assert swj.capture(lambda x: step(x)[0] * 2, S((4, 3, 3), jnp.float32)).text.count(" = scan(") == 1
 
 

@@ -192,6 +192,7 @@ CASES: dict[str, tuple[Any, tuple[Any, ...]]] = {
     "decompositions in a batch": (lambda a, b: (lax.linalg.triangular_solve(a, b, lower=True), jnp.linalg.inv(a), lax.linalg.householder_product(a, b[:, 0]),
                                                 lax.linalg.lu_pivots_to_permutation(lax.linalg.lu(a)[1], 5)),
                                   (np.stack([SQUARE, SQUARE.T]), np.stack([G[:4, :4]] * 2))),
+    "eigenvalues and singular values": (lambda a: ((lambda w, v: (w, (v * w) @ v.T))(*jnp.linalg.eigh(a @ a.T)), jnp.linalg.svd(a, compute_uv=False)), (SQUARE,)),
     "decompositions of nothing": (lambda a: (jnp.linalg.cholesky(a[:0, :0]), [(lax.linalg.lu(x), jnp.linalg.qr(x, mode="complete")) for x in (a[:0], a[:, :0])],
                                              lax.linalg.triangular_solve(a, a[:, :0], left_side=True)), (SQUARE,)),
     "gradients of decompositions": (grad_of(lambda a, b: jax.scipy.linalg.cho_solve(jax.scipy.linalg.cho_factor(a @ a.T + jnp.eye(4)), b.T) + jnp.linalg.qr(b)[1].sum()),

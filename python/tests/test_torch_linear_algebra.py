@@ -20,11 +20,15 @@ def powers(values, vectors, power):
     return (vectors * values.abs().pow(power).unsqueeze(-2)) @ vectors.mT
 
 
+def determinants(a, b):
+    return L.det(a)[:, None] * b[..., 0] + L.slogdet(a.mT).logabsdet.sum() + L.det(a.mT)[:, None]
+
+
 SQUARE = {
     "inverse": lambda a, b: L.inv(a) + L.matrix_power(a, -2) + L.solve(a[0], b[:, :, :1]),
     "systems": lambda a, b: L.solve(a, b) + L.solve(a, b.mT, left=False).mT + L.solve(a, b[..., 0])[..., None],
     "factors": lambda a, b: L.lu_solve(*L.lu_factor(a), b) + L.lu_solve(*L.lu_factor(a), b, adjoint=True) + L.lu(a)[1][..., :3],
-    "determinants": lambda a, b: L.det(a)[:, None] * b[..., 0] + L.slogdet(a.mT).logabsdet.sum() + L.det(a.mT)[:, None],
+    "determinants": lambda a, b: determinants(a.double(), b.double()).float(),  # up to 147, so that f32 says little of a sine
     "reflections": lambda a, b: L.qr(a).Q @ b + L.qr(a).R[..., :3] + L.qr(b).Q,
     "exponential": lambda a, b: torch.matrix_exp(a * 0.3) @ b + torch.matrix_exp(a[0] * 2)[:, :3] * 0.01,
     "singular values": lambda a, b: (lambda u, s, v: (u * s.sqrt().unsqueeze(-2)) @ v)(*L.svd(b, full_matrices=False)) + L.matrix_norm(a, "nuc").sum() + L.cond(a).mean(),

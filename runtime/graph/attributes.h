@@ -12,6 +12,7 @@
 #include <variant>
 #include <vector>
 
+#include "shardwise/runtime/graph/op.h"
 #include "shardwise/shard/dims.h"
 #include "shardwise/shard/dtype.h"
 #include "shardwise/shard/error.h"
@@ -172,6 +173,20 @@ struct ConvolutionAttributes {
   bool operator==(const ConvolutionAttributes&) const = default;
 };
 
+/// decompose
+struct DecompositionAttributes {
+  Decomposition kind = Decomposition::cholesky;
+
+  bool operator==(const DecompositionAttributes&) const = default;
+};
+
+/// triangular_solve: the triangle is on the right of x, is an upper one, is transposed, has ones.
+struct TriangularAttributes {
+  bool right = false, upper = false, transpose = false, unit = false;
+
+  bool operator==(const TriangularAttributes&) const = default;
+};
+
 /// reduce_window_sum, reduce_window_max, select_and_scatter_add: by dim of the operand, the extent
 /// of the window, whose elements are `dilation` apart, and the distance of windows; empty elements
 /// before the operand and after it. Padding may be negative.
@@ -191,8 +206,7 @@ struct ScatterAttributes {
 /// The effect of updates on an element, one after the other.
 enum class Combination : std::uint8_t { set, add, mul, min, max };
 
-/// How to treat an id outside [0, extent): as an error at run time; as the nearest id inside; or by
-/// leaving out its update.
+/// For an id outside [0, extent): an error at run time, the nearest id inside, or no update.
 enum class OutOfRange : std::uint8_t { error, clip, drop };
 
 /// scatter: along one dim.
@@ -258,8 +272,7 @@ struct ScanAttributes {
   bool operator==(const ScanAttributes& other) const;
 };
 
-/// cond: runs the first body if the scalar is true, else the other. Both have the operands after
-/// the scalar as inputs, and give results of the same types.
+/// cond: runs the first body if the scalar is true. Both take the other operands.
 struct CondAttributes {
   std::shared_ptr<const Graph> body = {}, otherwise = {};
 
@@ -276,9 +289,10 @@ struct ResultAttributes {
 using Attributes =
     std::variant<NoAttributes, NumberAttributes, LiteralAttributes, DimAttributes, DimsAttributes,
                  SliceAttributes, PadAttributes, DotAttributes, ConvolutionAttributes,
-                 WindowAttributes, ScatterAttributes, ScatterIntoAttributes, ShapeAttributes,
-                 SortAttributes, CumulativeAttributes, ScanAttributes, CondAttributes,
-                 ResultAttributes, ManualAttributes, ReduceAttributes>;
+                 DecompositionAttributes, TriangularAttributes, WindowAttributes, ScatterAttributes,
+                 ScatterIntoAttributes, ShapeAttributes, SortAttributes, CumulativeAttributes,
+                 ScanAttributes, CondAttributes, ResultAttributes, ManualAttributes,
+                 ReduceAttributes>;
 
 /// The attributes in a dump, with a space before each: ` dims=[0, 1]`; "" without attributes.
 std::string to_string(const Attributes& attributes);

@@ -104,6 +104,10 @@ enum class Op : std::uint8_t {
   dot_general,  ///< by an equation
   convolution,  ///< (operand, kernel): jax.lax.conv_general_dilated
 
+  // Matrices in the last two dims, f32 or f64.
+  decompose,         ///< into factors, as LAPACK has them: one matrix for all (Decomposition)
+  triangular_solve,  ///< (a, b): x of a x = b, or of x a = b; one triangle of a is read
+
   // Over windows: each element of the result combines the elements in a window at its place.
   reduce_window_sum,
   reduce_window_max,
@@ -159,6 +163,15 @@ static_assert(kOpNames.front() == "input" && kOpNames.back() == "manual_all_redu
 
 /// "dot_general", ...
 constexpr std::string_view name(Op op) { return detail::kOpNames[static_cast<std::size_t>(op)]; }
+
+/// A decomposition of a matrix [m, n], and the matrix that it gives; k is the lesser of m and n.
+enum class Decomposition : std::uint8_t {
+  cholesky,  ///< [n, n]: the lower factor; reads the lower triangle; NaN if there is no factor
+  lu,        ///< [m + 1, n]: L below the diagonal, U; last row: k pivots, counted from 0
+  qr,        ///< [m + 1, n]: LAPACK's reflections below R; last row: their k factors
+  eigh,  ///< [n + 1, n]: eigenvectors; last row: eigenvalues, ascending; reads the lower triangle
+  svd,   ///< [m + n + 1, k]: u, v (not transposed); last row: singular values, descending
+};
 
 /// Element type and global shape.
 struct TensorType {

@@ -13,8 +13,9 @@ std::vector<OpRow> make_table() {
   std::vector<OpRow> rows;
   for (auto* const group :
        {detail::leaf_rows, detail::elementwise_rows, detail::layout_rows, detail::reduce_rows,
-        detail::cumulative_rows, detail::dot_rows, detail::convolution_rows, detail::window_rows,
-        detail::index_rows, detail::scatter_rows, detail::control_rows, detail::manual_rows}) {
+        detail::cumulative_rows, detail::dot_rows, detail::convolution_rows,
+        detail::linear_algebra_rows, detail::window_rows, detail::index_rows, detail::scatter_rows,
+        detail::control_rows, detail::manual_rows}) {
     for (OpRow& row : group()) rows.push_back(row);
   }
   std::sort(rows.begin(), rows.end(),

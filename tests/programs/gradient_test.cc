@@ -467,6 +467,8 @@ TEST(Gradient, EveryOpHasACase) {
                              Op::logical_or,
                              Op::logical_xor,
                              Op::index_of,
+                             Op::decompose,
+                             Op::triangular_solve,
                              Op::random_bits,
                              Op::ne,
                              Op::lt,
@@ -497,6 +499,11 @@ TEST(Gradient, RefusesWhatHasNone) {
       message_of(ErrorCode::invalid_argument, [&] { scatter(table, at, rows, 1); }),
       HasSubstr(
           "found updates of f32[3, 2], needed f32[4, 3]: a row of the first operand for each"));
+  const NodeRef square = append_to(table, Op::decompose, {slice(table, {0, 0}, {2, 2})},
+                                   DecompositionAttributes{Decomposition::qr});
+  EXPECT_THAT(message_of(ErrorCode::unsupported,
+                         [&] { grad(graph, sum(square).id, std::vector<NodeId>{table.id}); }),
+              HasSubstr("decompose qr: found a gradient of it, needed one from a captured step"));
   const NodeRef x{&graph, append_input(graph, {DType::f32, {3}}, "x")};
   const NodeRef n{&graph, append_input(graph, {DType::i32, {}}, "n")};
   const NodeRef loss = reduce_sum(x, {0});

@@ -536,6 +536,8 @@ void add_op(LaxCases& cases, Op op) {
     case Op::literal:
     case Op::iota:
     case Op::random_bits:
+    case Op::decompose:  // python/tests/test_decompositions.py
+    case Op::triangular_solve:
     case Op::scan:
     case Op::cond:
     case Op::result:

@@ -105,6 +105,7 @@ class RandomProgram {
   Value contract(const Value& value, std::int64_t dim);
   Value linear(const Value& value, const Value& source, std::int64_t dim);
   void add_indexed();
+  void add_decomposition(NodeRef x);
   void add_scatter(Value value, const NodeRef& source, std::int64_t dim);
   void add_dynamic();
   void add_leaf();

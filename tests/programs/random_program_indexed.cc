@@ -53,6 +53,7 @@ void RandomProgram::add_indexed() {
     case 4:
       return keep(argsort(value.ref, dim, below(2) == 0), static_cast<double>(extent));
     case 5:
+      if (shape.size() > 1 && below(4) == 0) return add_decomposition(floating().ref);
       return keep(sort(value.ref, dim, below(2) == 0).values, value.bound);
     case 6: {
       // Booleans too.
@@ -62,6 +63,23 @@ void RandomProgram::add_indexed() {
     }
     default:
       return add_dynamic();
+  }
+}
+
+/// Decomposes matrices, which are cut along the dims before them.
+void RandomProgram::add_decomposition(NodeRef x) {
+  const Shape shape = x.type().shape;
+  if (shape.size() < 2 || num_elements(shape) > 500) return;
+  if (x.type().dtype != DType::f64) x = convert(x, DType::f32);
+  const bool is_square = shape[shape.size() - 1] == shape[shape.size() - 2];
+  const auto kind = static_cast<Decomposition>(below(5));
+  const bool needs_square = kind == Decomposition::cholesky || kind == Decomposition::eigh;
+  const auto flag = [&] { return below(2) == 0; };
+  if (is_square && below(3) == 0) {
+    const TriangularAttributes attributes{flag(), flag(), flag(), flag()};
+    keep_rounded(stop_gradient(append_to(x, Op::triangular_solve, {x, x}, attributes)));
+  } else if (is_square || !needs_square) {
+    keep_rounded(stop_gradient(append_to(x, Op::decompose, {x}, DecompositionAttributes{kind})));
   }
 }
 

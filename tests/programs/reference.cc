@@ -180,6 +180,10 @@ void Interpreter::compute() {
     case Op::cummax:
     case Op::cummin:
       return cumulate();
+    case Op::decompose:
+    case Op::triangular_solve:
+      out_.inexact = true;
+      return;
     case Op::dot_general:
       return product();
     case Op::convolution:

@@ -30,6 +30,8 @@ namespace shardwise::detail {
 template <class A, class Struct>
 concept Is = std::same_as<std::remove_const_t<A>, Struct>;
 
+inline constexpr std::array<std::string_view, 5> kDecompositions{"cholesky", "lu", "qr", "eigh",
+                                                                 "svd"};
 inline constexpr std::array<std::string_view, 5> kCombinations{"set", "add", "mul", "min", "max"};
 inline constexpr std::array<std::string_view, 3> kOutOfRange{"", "clip", "drop"};
 inline constexpr std::array<std::string_view, 6> kReductions{"none", "sum",    "max",
@@ -91,6 +93,19 @@ void visit(Fields& fields, Is<ConvolutionAttributes> auto& a) {
   fields.list("rhs_dilation", a.rhs_dilation);
   fields.count("feature_groups", a.feature_groups);
   fields.count("batch_groups", a.batch_groups);
+}
+
+template <class Fields>
+void visit(Fields& fields, Is<DecompositionAttributes> auto& a) {
+  fields.word(a.kind, kDecompositions);
+}
+
+template <class Fields>
+void visit(Fields& fields, Is<TriangularAttributes> auto& a) {
+  fields.flag("right", a.right);
+  fields.flag("upper", a.upper);
+  fields.flag("transpose", a.transpose);
+  fields.flag("unit", a.unit);
 }
 
 template <class Fields>

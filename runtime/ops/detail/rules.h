@@ -21,6 +21,7 @@ std::vector<OpRow> reduce_rows();
 std::vector<OpRow> cumulative_rows();
 std::vector<OpRow> dot_rows();
 std::vector<OpRow> convolution_rows();
+std::vector<OpRow> linear_algebra_rows();
 std::vector<OpRow> window_rows();
 std::vector<OpRow> index_rows();
 std::vector<OpRow> scatter_rows();

@@ -97,6 +97,7 @@ UNREAD = {
         ("dot_product_attention_fwd_wrapper", "dot_product_attention_bwd_wrapper"),
         "seed variadic_args is_training",
     ),
+    "eigh": "sort_eigenvalues algorithm implementation",
     "empty2": "dtype memory_space",
     "iota": "dtype shape",
     "iota_2x32_shape": "shape",
@@ -112,13 +113,14 @@ UNREAD = {
     "sharding_constraint": "context_mesh resource_env layout unconstrained_dims",
     "sort": "is_stable",
     "squeeze": "dimensions",
+    "svd": "algorithm full_matrices",
     "triangular_solve": "conjugate_a",
 }
 
 #: Why there is no rule, of some.
 REASONS = {
-    **dict.fromkeys(("eigh", "svd", "eig", "schur", "hessenberg", "tridiagonal"), "found a decomposition that takes as many steps as its numbers ask for, "
-                    "needed cholesky, qr, lu, or products alone, as Newton-Schulz iterations are"),
+    **dict.fromkeys(("eig", "schur", "hessenberg", "tridiagonal"), "found a decomposition that takes as many steps as its numbers ask for, "
+                    "needed cholesky, qr, lu, eigh or svd"),
     **dict.fromkeys(("igamma", "igammac", "igamma_grad_a", "random_gamma_grad", "regularized_incomplete_beta"), "found a series of as many terms as its "
                     "numbers ask for, needed a function of a fixed number of operations"),
     "random_gamma": "found draws that are repeated until one is taken, needed those of one draw, as normal, uniform and gumbel are",

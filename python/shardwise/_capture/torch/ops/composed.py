@@ -79,43 +79,6 @@ def _shortened(table: Tensor, ids: Tensor, most: float, p: float) -> Tensor:
     return table * torch.where(is_used & (length > most), most / (length + 1e-7), 1).unsqueeze(1)
 
 
-# Triangles.
-
-
-def _inverse(lower: Tensor) -> Tensor:
-    """Inverts lower triangles. The inverse of twice as many rows follows from those of its halves: [[a, 0],
-    [c, b]] has [[1/a, 0], [-1/b c 1/a, 1/b]]. So it takes as many steps as the number of rows has bits."""
-    rows = lower.shape[-1]
-    missing = (1 << (rows - 1).bit_length()) - rows
-    beyond = torch.cat([torch.zeros(rows), torch.ones(missing)]).to(lower.dtype)
-    lower = torch.nn.functional.pad(lower, (0, missing, 0, missing)) + beyond.diag()
-    before, size = lower.shape[:-2], 1
-    made = lower.diagonal(dim1=-2, dim2=-1).reciprocal()[..., None, None]
-    while size < rows:
-        blocks = lower.view(*before, -1, 2 * size, lower.shape[-1] // (2 * size), 2 * size).diagonal(dim1=-4, dim2=-2).movedim(-1, -3)
-        first, second = made[..., 0::2, :, :], made[..., 1::2, :, :]
-        across = -(second @ blocks[..., size:, :size] @ first)
-        made = torch.cat([torch.cat([first, torch.zeros_like(first)], -1), torch.cat([across, second], -1)], -2)
-        size *= 2
-    return made.reshape(lower.shape)[..., :rows, :rows]
-
-
-@composed("linalg_solve_triangular")
-def _solve_triangular(a: Tensor, b: Tensor, *, upper: bool, left: bool = True, unitriangular: bool = False) -> Tensor:
-    if not a.numel():
-        return b.clone()
-    lower = (a.mT if upper else a).tril(-1 if unitriangular else 0)
-    made = _inverse(lower + torch.eye(a.shape[-1], dtype=a.dtype) if unitriangular else lower)
-    made = made.mT if upper else made
-    return made @ b if left else b @ made
-
-
-@composed("triangular_solve")
-def _triangular_solve(b: Tensor, a: Tensor, upper: bool = True, transpose: bool = False, unitriangular: bool = False) -> list[Tensor | None]:
-    a, upper = (a.mT, not upper) if transpose else (a, upper)
-    return [_solve_triangular(a, b, upper=upper, unitriangular=unitriangular), None]
-
-
 # Indexing.
 
 
