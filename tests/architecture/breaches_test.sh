@@ -64,10 +64,9 @@ echo 'from ..torch import _save' >> python/shardwise/_checkpoint/verify.py
 printf 'def late() -> None:\n    from .. import load\n' >> python/shardwise/_jobs/pending.py
 echo 'from .manager import is_step' >> python/shardwise/_jobs/links.py
 echo 'from .links import Links' >> python/shardwise/_jobs/manager.py
-echo 'import linecache' >> python/shardwise/_trees/values.py
+printf 'import linecache\nimport sys\nsys.modules, sys._getframe\nsetattr(torch, 1)\n' >> python/shardwise/_trees/values.py
 echo > python/shardwise/_astray.py
 for i in $(seq 21); do echo > python/shardwise/_programs/part_$i.py; done
-printf '# %0111d\n' {1..2000} >> python/shardwise/_programs/part_1.py
 
 found=$("$source_dir/tests/architecture/architecture_test.sh" "$scratch")
 [ $? = 1 ] || { echo "the rules did not fail"; exit 1; }
@@ -108,8 +107,8 @@ for needed in 'shard/box.cc includes runtime/' 'loader/order.cc includes checkpo
   'fields of ManagerOptions: found' 'methods of CheckpointManager: found' 'public headers of reshape/: found 3' \
   'lines of headers with checkpoint/jobs/manager.h: found' 'words: found 10' \
   'verify.py:' 'imports torch/_save, which does not stand before it' 'imports __init__, which does not stand before it' \
-  '_jobs/links, _jobs/manager import each other' 'values.py has "linecache"' '_astray.py has no place in the order' \
-  'python/shardwise/_programs has 24 files' 'lines of more than 110 columns' \
+  '_jobs/links, _jobs/manager import each other' 'values.py has "linecache"' 'values.py has "sys.modules"' 'values.py has "_getframe"' 'values.py has "setattr(torch"' '_astray.py has no place in the order' \
+  'python/shardwise/_programs has 24 files' \
   'shard/torus has 33 files' 'shardwise::detail::ChunkRecord is a type in checkpoint loader'; do
   grep -qF "$needed" <<< "$found" || { echo "not noticed: $needed"; status=1; }
 done

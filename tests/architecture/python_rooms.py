@@ -20,7 +20,6 @@ _capture/torch/ops/graph _capture/torch/ops _capture/torch torch/_spmd torch|jax
 # Methods of a tensor give its shards, which are made of such tensors.
 CIRCLES = {frozenset({"torch/_spmd/shards", "torch/_spmd/tensors"})}
 MOST_FILES = 20
-MOST_COLUMNS, MOST_LONG_LINES = 110, 554
 # Words that may stand in these files only.
 ROOM_OF = {
     "sys.modules": ["_interpreter"],
@@ -110,9 +109,6 @@ def main():
         files = len(list(folder.glob("*.py")))
         if files > MOST_FILES:
             print(f"{folder} has {files} files, never more than {MOST_FILES}")
-    long = sum(len(line) > MOST_COLUMNS for path in paths for line in path.read_text().split("\n"))
-    if long > MOST_LONG_LINES:
-        print(f"{ROOT} has {long} lines of more than {MOST_COLUMNS} columns, never more than {MOST_LONG_LINES}")
 
 
 if __name__ == "__main__":

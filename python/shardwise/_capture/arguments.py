@@ -12,19 +12,23 @@ from .._errors import InvalidArgument
 
 _ANY = {inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD}
 _OTHERS = {
-    **dict.fromkeys(("loss", "loss_fn", "criterion", "backward"), "a step that computes the loss: def step(x, y): ..; return loss"),
-    **dict.fromkeys(("optimizer", "opt", "scheduler", "tx"), "a step that applies the optimizer: def step(x, y): ..; return loss"),
+    **dict.fromkeys(("loss", "loss_fn", "criterion", "backward"),
+                    "a step that computes the loss: def step(x, y): ..; return loss"),
+    **dict.fromkeys(("optimizer", "opt", "scheduler", "tx"),
+                    "a step that applies the optimizer: def step(x, y): ..; return loss"),
     **dict.fromkeys(("args", "example", "examples", "example_inputs", "inputs", "kwargs", "batch", "input"),
                     "the arguments one by one: capture(step, x, y)"),
-    **dict.fromkeys(("mesh", "devices", "sharding", "shardings", "specs", "in_shardings", "out_shardings", "in_specs"),
-                    "marks and a mesh afterwards: capture(step, x).mark({..}).plan(mesh)"),
-    **dict.fromkeys(("static_argnums", "static_argnames"), "functools.partial(step, ..) of the static arguments"),
+    **dict.fromkeys(("mesh", "devices", "sharding", "shardings", "specs", "in_shardings", "out_shardings",
+                     "in_specs"), "marks and a mesh afterwards: capture(step, x).mark({..}).plan(mesh)"),
+    **dict.fromkeys(("static_argnums", "static_argnames"),
+                    "functools.partial(step, ..) of the static arguments"),
     **dict.fromkeys(("donate_argnums", "donate", "donate_argnames"),
                     "nothing: the new value of a parameter takes its memory"),
 }
 
 
-def example_of(step: Callable[..., Any], example: tuple[Any, ...], more: Mapping[str, Any], known: tuple[str, ...]) -> tuple[Any, ...]:
+def example_of(step: Callable[..., Any], example: tuple[Any, ...], more: Mapping[str, Any],
+               known: tuple[str, ...]) -> tuple[Any, ...]:
     """Returns the arguments of step, in order. more: arguments given by the step's own names. A single tuple
     stands for all arguments if the step does not take it as one. Raises InvalidArgument for arguments that
     the step does not take, TypeError for unknown options."""
@@ -35,10 +39,12 @@ def example_of(step: Callable[..., Any], example: tuple[Any, ...], more: Mapping
             "capture(step, x, y)"
         )
     if not callable(step):
-        raise InvalidArgument(f"capture: found {type(step).__name__} as the step, needed is a function or a module: capture(step, x, y)")
+        raise InvalidArgument(f"capture: found {type(step).__name__} as the step, "
+                              "needed is a function or a module: capture(step, x, y)")
     try:
         signature = inspect.signature(step)
-        if hasattr(step, "forward") and {p.kind for p in signature.parameters.values()} == _ANY:  # torch's Module.__call__
+        # torch's Module.__call__
+        if hasattr(step, "forward") and {p.kind for p in signature.parameters.values()} == _ANY:
             signature = inspect.signature(step.forward)
     except (TypeError, ValueError):  # of a built-in
         refuse_unknown("capture", more, known, _OTHERS)
@@ -56,11 +62,11 @@ def example_of(step: Callable[..., Any], example: tuple[Any, ...], more: Mapping
         unpacked = bound(tuple(example[0]))
         found = found if isinstance(unpacked, TypeError) else unpacked
     if isinstance(found, TypeError):
-        raise InvalidArgument(f"capture: found arguments that {name} does not take ({found}), needed are those of its call, one by "
-                              f"one: capture({name}, x, y)")
+        raise InvalidArgument(f"capture: found arguments that {name} does not take ({found}), "
+                              f"needed are those of its call, one by one: capture({name}, x, y)")
     if found.kwargs:
-        raise InvalidArgument(f"capture: found {', '.join(found.kwargs)} by name, needed are arguments in order: "
-                              f"capture({name}, x, y), or of a function that calls {name} so")
+        raise InvalidArgument(f"capture: found {', '.join(found.kwargs)} by name, needed are arguments in "
+                              f"order: capture({name}, x, y), or of a function that calls {name} so")
     return found.args
 
 
@@ -73,8 +79,9 @@ def refusing_packed(step: Callable[..., Any], example: tuple[Any, ...]) -> Itera
         if len(example) != 1 or type(example[0]) not in (tuple, list):
             raise
         name, kind = name_of(step), type(example[0]).__name__
-        raise InvalidArgument(f"capture: {name} failed with a {kind} as its argument ({str(error).splitlines()[0]}), needed are the "
-                              f"arguments one by one, without the {kind}: capture({name}, x)") from error
+        raise InvalidArgument(f"capture: {name} failed with a {kind} as its argument "
+                              f"({str(error).splitlines()[0]}), needed are the arguments one by one, "
+                              f"without the {kind}: capture({name}, x)") from error
 
 
 def _is_lowered(step: Any) -> bool:

@@ -12,11 +12,12 @@ if TYPE_CHECKING:
     from ...programs import Program
 
 
-def capture(step: Callable[..., Any], *example: Any, kinds: Mapping[str, str] | None = None, progress: bool = True,
-            **by_name: Any) -> Program:
-    """The program of step(*example). `example`: pytrees of arrays or jax.ShapeDtypeStruct; JAX traces the function, nothing is
-    computed and no memory is taken. Inputs are called by their path, "params/dense/kernel". Shardings of the example
-    (NamedSharding), of jit, and jax.lax.with_sharding_constraint become marks.
+def capture(step: Callable[..., Any], *example: Any, kinds: Mapping[str, str] | None = None,
+            progress: bool = True, **by_name: Any) -> Program:
+    """The program of step(*example). `example`: pytrees of arrays or jax.ShapeDtypeStruct; JAX traces the
+    function, nothing is computed and no memory is taken. Inputs are called by their path,
+    "params/dense/kernel". Shardings of the example (NamedSharding), of jit, and
+    jax.lax.with_sharding_constraint become marks.
 
     kinds: the kinds of inputs by patterns of labels: "parameter", "optimizer" or "loader" (data). Without a
     pattern, an input that the step returns is a parameter: a tree of the same type is in the result, or an
@@ -27,7 +28,8 @@ def capture(step: Callable[..., Any], *example: Any, kinds: Mapping[str, str] | 
     not know, how often it is there, and the source line of the first; InvalidArgument for an example that is
     no tree of arrays, or that the step does not take. `by_name`: arguments by the step's own names.
 
-    progress: on a terminal, a capture that takes longer than two seconds shows on stderr how far it is; False: never."""
+    progress: on a terminal, a capture that takes longer than two seconds shows on stderr how far it is;
+    False: never."""
     from .writer import captured
 
     arguments = example_of(step, example, by_name, ("kinds", "progress"))

@@ -24,7 +24,8 @@ def _is_module(value: Any) -> bool:
     nnx = _flax_nnx()
     if nnx is None or isinstance(value, nnx.State):
         return False
-    return isinstance(value, (nnx.Pytree if hasattr(nnx, "Pytree") else nnx.Object, nnx.Variable))  # older versions call it Object
+    # older versions call it Object
+    return isinstance(value, (nnx.Pytree if hasattr(nnx, "Pytree") else nnx.Object, nnx.Variable))
 
 
 def _is_state(value: Any) -> bool:
@@ -38,8 +39,8 @@ class Modules:
 
     def __init__(self, example: Sequence[Any]) -> None:
         self._nnx = _flax_nnx()
-        self.places = [place for place, one in enumerate(example)
-                       if any(map(_is_module, jax.tree.leaves(one, is_leaf=lambda x: _is_module(x) or _is_state(x))))]
+        self.places = [place for place, one in enumerate(example) if any(
+            map(_is_module, jax.tree.leaves(one, is_leaf=lambda x: _is_module(x) or _is_state(x))))]
         self._graph = self._nnx.split(self._of(example))[0] if self.places else None
         self._settings = self._settings_of(self._of(example))
         self._given: tuple[Any, ...] = ()  #: of the last run
@@ -52,8 +53,8 @@ class Modules:
         self._given, found = self._of(args), list(args)
         different = self._different(self._given)
         if different:
-            raise InvalidArgument(f"run: found {different}; that is part of the program, needed modules as they were at the capture: capture a program of "
-                                  f"each mode")
+            raise InvalidArgument(f"run: found {different}; that is part of the program, needed modules as "
+                                  "they were at the capture: capture a program of each mode")
         state = self._nnx.split(self._given)[1] if self._given else {}
         for number, place in enumerate(self.places[:len(self._given)]):
             found[place] = state[number] if number in state else {}
@@ -61,15 +62,17 @@ class Modules:
 
     def _settings_of(self, modules: Sequence[Any]) -> dict[str, Any]:
         """Attributes that are no variables, as the numbers and flags that eval() sets, by their paths."""
-        return {"/".join(map(str, (*path[1:], name))): value for path, node in (self._nnx.iter_graph(modules) if modules else ())
-                if _is_module(node) and not isinstance(node, self._nnx.Variable) for name, value in vars(node).items()
-                if isinstance(value, (bool, int, float, str)) and not name.startswith(("_pytree__", "_object__"))}
+        return {"/".join(map(str, (*path[1:], name))): value
+                for path, node in (self._nnx.iter_graph(modules) if modules else ())
+                if _is_module(node) and not isinstance(node, self._nnx.Variable)
+                for name, value in vars(node).items() if isinstance(value, (bool, int, float, str))
+                and not name.startswith(("_pytree__", "_object__"))}
 
     def _different(self, modules: Sequence[Any]) -> str:
         """Returns the first setting that has changed; "" if nothing has."""
         now = self._settings_of(modules)
-        return next((f"{name} = {now.get(name)!r}, before {self._settings.get(name)!r}" for name in sorted({*now, *self._settings})
-                     if now.get(name) != self._settings.get(name)), "")
+        return next((f"{name} = {now.get(name)!r}, before {self._settings.get(name)!r}" for name
+                     in sorted({*now, *self._settings}) if now.get(name) != self._settings.get(name)), "")
 
     def kinds(self, arguments: Sequence[Any]) -> list[str]:
         """Returns the kind of each leaf; "" for leaves outside modules."""
@@ -77,7 +80,8 @@ class Modules:
         for place, one in enumerate(arguments):
             for leaf in jax.tree.leaves(one, is_leaf=_is_module if place in self.places else None):
                 is_optimizer = place in self.places and isinstance(leaf, getattr(self._nnx, "OptState", ()))
-                found += ["optimizer" if is_optimizer else "parameter" if place in self.places else ""] * len(jax.tree.leaves(leaf))
+                found += ["optimizer" if is_optimizer else "parameter" if place in self.places else ""] * len(
+                    jax.tree.leaves(leaf))
         return found
 
     def pure(self, step: Callable[..., Any]) -> Callable[..., tuple[Any, list[Any]]]:
@@ -94,21 +98,25 @@ class Modules:
             result = step(*args)
             different = self._different(modules)
             if different:
-                raise InvalidArgument(f"capture: found a step that changes a module to {different}, needed what stays, or a variable")
+                raise InvalidArgument(f"capture: found a step that changes a module to {different}, "
+                                      "needed what stays, or a variable")
             after = jax.tree_util.tree_flatten_with_path(self._nnx.split(modules)[1])[0]
             paths = [path for path, _ in jax.tree_util.tree_flatten_with_path(self._nnx.State(before))[0]]
             if [path for path, _ in after] != paths:
                 new = next((path for path, _ in after if path not in paths), None)
-                what = "takes a variable from a module" if new is None else f"adds the variable {'/'.join(_tree.parts_of(new[1:]))} to a module"
-                raise InvalidArgument(f"capture: found that the step {what}, needed modules whose variables are all there before it, and stay")
+                what = ("takes a variable from a module" if new is None
+                        else f"adds the variable {'/'.join(_tree.parts_of(new[1:]))} to a module")
+                raise InvalidArgument(f"capture: found that the step {what}, "
+                                      "needed modules whose variables are all there before it, and stay")
             return result, [leaf for _, leaf in after]
 
         return whole
 
     def update(self, changed: Sequence[Any]) -> None:
-        """The modules of the last arguments. changed: of each leaf of their states its value, or None of one that stays."""
+        """The modules of the last arguments. changed: of each leaf of their states its value, or None of one
+        that stays."""
         state = self._nnx.split(self._given)[1]
         leaves, tree = jax.tree.flatten(state)
-        kept = [leaf if value is None else jax.numpy.asarray(value) if isinstance(value, np.ndarray) else value
-                for leaf, value in zip(leaves, changed)]
+        kept = [leaf if value is None else jax.numpy.asarray(value) if isinstance(value, np.ndarray)
+                else value for leaf, value in zip(leaves, changed)]
         self._nnx.update(self._given, jax.tree.unflatten(tree, kept))

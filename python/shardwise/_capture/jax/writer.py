@@ -45,7 +45,8 @@ def captured(step: Callable[..., Any], example: tuple[Any, ...], kinds: Mapping[
         closed, (result, after) = jax.make_jaxpr(modules.pure(step), return_shape=True)(*plain)
     kinds_of_leaves = kinds_of(list(leaves), names, plain, result, modules.kinds(arguments), kinds)
 
-    text, used = ProgramText(), {atom for equation in closed.jaxpr.eqns for atom in equation.invars if isinstance(atom, jax.extend.core.Var)}
+    text, used = ProgramText(), {atom for equation in closed.jaxpr.eqns
+                                 for atom in equation.invars if isinstance(atom, jax.extend.core.Var)}
     pairs_in: list[bool] = []
     inputs: list[Any] = []
     for label, kind, variable in zip(leaves, kinds_of_leaves, closed.jaxpr.invars):
@@ -62,16 +63,20 @@ def captured(step: Callable[..., Any], example: tuple[Any, ...], kinds: Mapping[
     shardings = [_mark(leaf, label) for label, leaf in leaves.items()]
     marks = [own if own is not None else one.mark for own, one in zip(shardings, graph.inputs)]
     if marks != [None] * len(marks):
-        graph = graph.marked_inputs([None if mark is None else _core.PartitionSpec.parse(mark) for mark in marks])
+        graph = graph.marked_inputs([None if mark is None else _core.PartitionSpec.parse(mark)
+                                     for mark in marks])
     result_of = _result_of(result) if not changed else _result_of_modules(result, after, changed, modules)
-    return Program(graph, getattr(step, "__name__", "program"), _inputs_of(tree, pairs_in, modules), result_of, places)
+    return Program(graph, getattr(step, "__name__", "program"), _inputs_of(tree, pairs_in, modules),
+                   result_of, places)
 
 
-def _inputs_of(tree: Any, pairs: Sequence[bool], modules: Modules) -> Callable[[tuple[Any, ...]], Sequence[Any]]:
+def _inputs_of(tree: Any, pairs: Sequence[bool],
+               modules: Modules) -> Callable[[tuple[Any, ...]], Sequence[Any]]:
     def inputs_of(args: tuple[Any, ...]) -> Sequence[Any]:
         values, found = jax.tree.flatten(modules.arguments(args))
         if found != tree:
-            raise InvalidArgument(f"run: found arguments of the tree {found}, needed {tree}, of which the program was captured")
+            raise InvalidArgument(f"run: found arguments of the tree {found}, needed {tree}, "
+                                  "of which the program was captured")
         return [_pairs_of(value) if is_pair else _plain_array(value) for value, is_pair in zip(values, pairs)]
 
     return inputs_of
@@ -92,13 +97,15 @@ def _plain_array(value: Any) -> Any:
     return value.astype(jax.dtypes.canonicalize_dtype(value.dtype), copy=False)
 
 
-def _result_of_modules(result: Any, after: list[Any], changed: list[int], modules: Modules) -> Callable[[Sequence[np.ndarray]], Any]:
+def _result_of_modules(result: Any, after: list[Any], changed: list[int],
+                       modules: Modules) -> Callable[[Sequence[np.ndarray]], Any]:
     """Returns a result function that also sets the new values of the variables that the step changes."""
     both = _result_of((result, [after[place] for place in changed]))
 
     def result_of(arrays: Sequence[np.ndarray]) -> Any:
         given, values = both(arrays)
-        modules.update([values[changed.index(place)] if place in changed else None for place in range(len(after))])
+        modules.update([values[changed.index(place)] if place in changed else None
+                        for place in range(len(after))])
         return given
 
     return result_of
@@ -138,7 +145,8 @@ def _named_leaves(names: Sequence[str], example: tuple[Any, ...]) -> tuple[dict[
     for (argument, *path), value in found:
         label = "/".join((names[argument.idx], *_tree.parts_of(tuple(path))))
         if label in leaves:
-            raise InvalidArgument(f"capture: found two arguments called {label!r}, needed one: a key of a dict holds a \"/\"")
+            raise InvalidArgument(f"capture: found two arguments called {label!r}, needed one: "
+                                  "a key of a dict holds a \"/\"")
         leaves[label] = _abstract(value, label)
     return leaves, tree
 
@@ -148,14 +156,16 @@ def _abstract(value: Any, label: str) -> Any:
         return value
     if isinstance(value, (bool, int, float)):
         return jax.eval_shape(lambda: jax.numpy.asarray(value))
-    raise InvalidArgument(f"capture: {label}: found a {type(value).__name__}, needed an array or a jax.ShapeDtypeStruct")
+    raise InvalidArgument(f"capture: {label}: found a {type(value).__name__}, "
+                          "needed an array or a jax.ShapeDtypeStruct")
 
 
 def _struct(leaf: Any) -> Any:
     """Returns the type of a leaf with its NamedSharding: if the axes of its mesh are explicit, JAX traces by
     it."""
     sharding = getattr(leaf, "sharding", None)
-    return jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, weak_type=bool(getattr(leaf, "weak_type", False)),  # type: ignore[no-untyped-call]
+    is_weak = bool(getattr(leaf, "weak_type", False))
+    return jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, weak_type=is_weak,  # type: ignore[no-untyped-call]
                                 sharding=sharding if isinstance(sharding, NamedSharding) else None)
 
 
@@ -193,19 +203,23 @@ class _Place:
         from jax._src import source_info_util  # nothing public has it
 
         own = str(source_info_util.summarize(self.equation.source_info))
-        is_ours = own.startswith(os.path.dirname(__file__))  # a rule that traces a function, or what calls the step
+        # a rule that traces a function, or what calls the step
+        is_ours = own.startswith(os.path.dirname(__file__))
         return own if own and not is_ours else str(self.outer) if self.outer else "an unknown line"
 
 
 @lru_cache(maxsize=4096)
 def _scope_of_stack(stack: str) -> tuple[str, bool]:
-    """A name stack of JAX's, "transpose(jvp(layer0))/mlp", as a scope, "layer0/mlp", and whether it is of a gradient."""
+    """A name stack of JAX's, "transpose(jvp(layer0))/mlp", as a scope, "layer0/mlp", and whether it is of a
+    gradient."""
     parts = stack.split("/")
     begins = [number for number, part in enumerate(parts) if "jvp(" in part]
     if begins:  # recomputation for a gradient has its whole name after the gradient's
         parts = parts[: begins[0]] + parts[begins[-1]:]
-    names = [re.sub(r"\w+\(|\)", "", part) for part in parts if "->" not in part]  # einsum opens a scope of its equation
-    return "/".join(name for name in names if name not in ("", "rematted_computation", "checkpoint")), "transpose(" in stack
+    # einsum opens a scope of its equation
+    names = [re.sub(r"\w+\(|\)", "", part) for part in parts if "->" not in part]
+    return "/".join(name for name in names if name not in ("", "rematted_computation",
+                                                           "checkpoint")), "transpose(" in stack
 
 
 class _Writer:
@@ -214,8 +228,10 @@ class _Writer:
     def __init__(self, text: ProgramText) -> None:
         self.text = text
         self._places: dict[tuple[int, int], _Place] = {}
-        self._held: dict[tuple[int, int], tuple[Any, Any]] = {}  #: arrays that jaxprs hold, by body and id; each is written once
-        self._kernel: tuple[str, bool] | None = None  #: the scope of all that is written now, and whether it is of a gradient
+        #: arrays that jaxprs hold, by body and id; each is written once
+        self._held: dict[tuple[int, int], tuple[Any, Any]] = {}
+        #: the scope of all that is written now, and whether it is of a gradient
+        self._kernel: tuple[str, bool] | None = None
 
     def jaxpr(self, jaxpr: Any, consts: Sequence[Any], operands: Sequence[Value], stack: str) -> list[Value]:
         values: dict[Any, Value] = dict(zip(jaxpr.invars, operands))
@@ -260,7 +276,8 @@ class _Writer:
                 reason = f"{name}: {refused}" if str(refused) else name
                 return [self._refused(reason, operands, *_data_type(v.aval)) for v in equation.outvars]
 
-    def _refused(self, reason: str, operands: Sequence[Value], dtype: str | None, shape: tuple[int, ...]) -> Any:
+    def _refused(self, reason: str, operands: Sequence[Value], dtype: str | None,
+                 shape: tuple[int, ...]) -> Any:
         found = self.text.refused(reason, parts_of(operands), PARTS.get(dtype or "", dtype), shape)
         return Complex(found, found) if dtype in PARTS else found
 
@@ -272,9 +289,12 @@ class _Writer:
             return inlined
         if name not in RULES and name not in _complex.OF_BOTH:
             raise Refused(REASONS.get(name, ""))
-        call = Call(self.text, params, [atom.aval for atom in equation.invars], [_type(v.aval) for v in equation.outvars],
-                    lambda closed, values: self.jaxpr(closed.jaxpr, closed.consts, values, stack), self._in_kernel)
-        is_complex = any(isinstance(x, Complex) for x in operands) or any(dtype in PARTS for dtype, _ in call.results)
+        call = Call(self.text, params, [atom.aval for atom in equation.invars],
+                    [_type(v.aval) for v in equation.outvars],
+                    lambda closed, values: self.jaxpr(closed.jaxpr, closed.consts, values, stack),
+                    self._in_kernel)
+        is_complex = any(isinstance(x, Complex) for x in operands) or any(dtype in PARTS
+                                                                          for dtype, _ in call.results)
         found = (_complex.rule_of(name) if is_complex else RULES[name])(call, *operands)
         params.need_read(UNREAD.get(name, ""))
         results: list[Any] = [found] if isinstance(found, (Value, Complex)) else list(found)
@@ -291,12 +311,14 @@ class _Writer:
 
     def _inlined(self, params: Mapping[str, Any], operands: list[Value], stack: str) -> Sequence[Value]:
         inner = next(params[key] for key in ("jaxpr", "call_jaxpr", "fun_jaxpr") if key in params)
-        given = [self._constrained(x, s) for x, s in zip(operands, params.get("in_shardings", [None] * len(operands)))]
+        given = [self._constrained(x, s)
+                 for x, s in zip(operands, params.get("in_shardings", [None] * len(operands)))]
         if hasattr(inner, "jaxpr"):
             results = self.jaxpr(inner.jaxpr, inner.consts, given, stack)
         else:
             results = self.jaxpr(inner, (), given, stack)
-        return [self._constrained(x, s) for x, s in zip(results, params.get("out_shardings", [None] * len(results)))]
+        return [self._constrained(x, s)
+                for x, s in zip(results, params.get("out_shardings", [None] * len(results)))]
 
     def _constrained(self, x: Any, sharding: Any) -> Any:
         if not isinstance(sharding, NamedSharding):

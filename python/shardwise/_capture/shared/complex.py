@@ -10,7 +10,8 @@ from .elementary import cosh, sinh
 
 def product(text: ProgramText, a: Complex, b: Complex) -> Complex:
     of = text.elementwise
-    return Complex(of("sub", of("mul", a.real, b.real), of("mul", a.imag, b.imag)), of("add", of("mul", a.real, b.imag), of("mul", a.imag, b.real)))
+    return Complex(of("sub", of("mul", a.real, b.real), of("mul", a.imag, b.imag)),
+                   of("add", of("mul", a.real, b.imag), of("mul", a.imag, b.real)))
 
 
 def quotient(text: ProgramText, a: Complex, b: Complex) -> Complex:
@@ -43,15 +44,18 @@ def one_like(text: ProgramText, x: Complex) -> Complex:
 
 
 def exponential(text: ProgramText, x: Complex) -> Complex:
-    return scaled(text, Complex(text.elementwise("cos", x.imag), text.elementwise("sin", x.imag)), text.elementwise("exp", x.real))
+    return scaled(text, Complex(text.elementwise("cos", x.imag), text.elementwise("sin", x.imag)),
+                  text.elementwise("exp", x.real))
 
 
 def logarithm(text: ProgramText, x: Complex) -> Complex:
-    return Complex(text.elementwise("log", hypotenuse(text, x.real, x.imag)), text.elementwise("atan2", x.imag, x.real))
+    return Complex(text.elementwise("log", hypotenuse(text, x.real, x.imag)),
+                   text.elementwise("atan2", x.imag, x.real))
 
 
 def root(text: ProgramText, x: Complex) -> Complex:
-    size, angle = text.elementwise("sqrt", hypotenuse(text, x.real, x.imag)), text.elementwise("atan2", x.imag, x.real)
+    size, angle = text.elementwise("sqrt", hypotenuse(text, x.real,
+                                                      x.imag)), text.elementwise("atan2", x.imag, x.real)
     half = text.elementwise("mul", angle, text.full(angle, 0.5))
     return scaled(text, Complex(text.elementwise("cos", half), text.elementwise("sin", half)), size)
 
@@ -69,20 +73,25 @@ def power(text: ProgramText, x: Complex, y: Complex | Value) -> Complex:
     """Returns exp(y log(x)). For x = 0 it is 1 if y is 0, else 0."""
     of, exponent = text.elementwise, y if isinstance(y, Complex) else Complex(y, text.full(y, 0))
     known = logarithm(text, x)
-    found = exponential(text, product(text, known, y) if isinstance(y, Complex) else scaled(text, known, text.convert(y, x.real.dtype)))
-    at_zero = text.convert(equal(text, exponent, Complex(text.full(exponent.real, 0), text.full(exponent.real, 0))), x.real.dtype)
+    found = exponential(text, product(text, known, y) if isinstance(y, Complex)
+                        else scaled(text, known, text.convert(y, x.real.dtype)))
+    at_zero = text.convert(equal(text, exponent, Complex(text.full(exponent.real, 0),
+                                                         text.full(exponent.real, 0))), x.real.dtype)
     is_zero = equal(text, x, Complex(text.full(x.real, 0), text.full(x.real, 0)))
-    return Complex(of("select", is_zero, at_zero, found.real), of("select", is_zero, text.full(found.imag, 0), found.imag))
+    return Complex(of("select", is_zero, at_zero, found.real),
+                   of("select", is_zero, text.full(found.imag, 0), found.imag))
 
 
 def sine(text: ProgramText, x: Complex) -> Complex:
     of = text.elementwise
-    return Complex(of("mul", of("sin", x.real), cosh(text, x.imag)), of("mul", of("cos", x.real), sinh(text, x.imag)))
+    return Complex(of("mul", of("sin", x.real), cosh(text, x.imag)),
+                   of("mul", of("cos", x.real), sinh(text, x.imag)))
 
 
 def cosine(text: ProgramText, x: Complex) -> Complex:
     of = text.elementwise
-    return Complex(of("mul", of("cos", x.real), cosh(text, x.imag)), of("neg", of("mul", of("sin", x.real), sinh(text, x.imag))))
+    return Complex(of("mul", of("cos", x.real), cosh(text, x.imag)),
+                   of("neg", of("mul", of("sin", x.real), sinh(text, x.imag))))
 
 
 def equal(text: ProgramText, a: Complex, b: Complex) -> Value:

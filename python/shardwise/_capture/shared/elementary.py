@@ -10,9 +10,9 @@ from ..._programs.text import ProgramText, Value
 
 # Lanczos' series for the gamma function, with g = 7.
 _FIRST = 0.99999999999980993227684700473478
-_TERMS = (676.520368121885098567009190444019, -1259.13921672240287047156078755283, 771.3234287776530788486528258894,
-          -176.61502916214059906584551354, 12.507343278686904814458936853, -0.13857109526572011689554707, 9.984369578019570859563e-6,
-          1.50563273514931155834e-7)  # fmt: skip
+_TERMS = (676.520368121885098567009190444019, -1259.13921672240287047156078755283,
+          771.3234287776530788486528258894, -176.61502916214059906584551354, 12.507343278686904814458936853,
+          -0.13857109526572011689554707, 9.984369578019570859563e-6, 1.50563273514931155834e-7)  # fmt: skip
 _G = 7.0
 
 
@@ -21,7 +21,8 @@ def _in_f32(function: Callable[[ProgramText, Value], Value]) -> Callable[[Progra
 
     @functools.wraps(function)
     def wide(text: ProgramText, x: Value) -> Value:
-        return text.convert(function(text, text.convert(x, "f32")), x.dtype) if x.dtype in ("f16", "bf16") else function(text, x)
+        return (text.convert(function(text, text.convert(x, "f32")), x.dtype) if x.dtype in ("f16", "bf16")
+                else function(text, x))
 
     return wide
 
@@ -45,7 +46,8 @@ def acos(text: ProgramText, x: Value) -> Value:
 def _other_side(text: ProgramText, x: Value) -> Value:
     """Returns the other side of a right triangle of hypotenuse 1: the root of (1 - x) (1 + x)."""
     one = text.full(x, 1)
-    return text.elementwise("sqrt", text.elementwise("mul", text.elementwise("sub", one, x), text.elementwise("add", one, x)))
+    return text.elementwise("sqrt", text.elementwise("mul", text.elementwise("sub", one, x),
+                                                     text.elementwise("add", one, x)))
 
 
 def atan(text: ProgramText, x: Value) -> Value:
@@ -78,7 +80,8 @@ def asinh(text: ProgramText, x: Value) -> Value:
     a = text.elementwise("abs", x)
     square = text.elementwise("mul", a, a)
     root = text.elementwise("sqrt", text.elementwise("add", square, one))
-    near = text.elementwise("log1p", text.elementwise("add", a, text.elementwise("div", square, text.elementwise("add", one, root))))
+    near = text.elementwise("log1p", text.elementwise(
+        "add", a, text.elementwise("div", square, text.elementwise("add", one, root))))
     far = text.elementwise("add", text.elementwise("log", a), text.full(x, math.log(2)))
     made = text.select(text.elementwise("is_finite", square), near, far)
     return text.elementwise("mul", text.elementwise("sign", x), made)
@@ -91,11 +94,13 @@ def acosh(text: ProgramText, x: Value) -> Value:
     roots = text.elementwise("sqrt", t), text.elementwise("sqrt", text.elementwise("add", t, text.full(x, 2)))
     total = text.elementwise("add", t, text.elementwise("mul", *roots))
     far = text.elementwise("add", text.elementwise("log", x), text.full(x, math.log(2)))
-    return text.select(text.elementwise("eq", total, text.full(x, math.inf)), far, text.elementwise("log1p", total))
+    return text.select(text.elementwise("eq", total, text.full(x, math.inf)), far,
+                       text.elementwise("log1p", total))
 
 
 def atanh(text: ProgramText, x: Value) -> Value:
-    difference = text.elementwise("sub", text.elementwise("log1p", x), text.elementwise("log1p", text.elementwise("neg", x)))
+    difference = text.elementwise("sub", text.elementwise("log1p", x),
+                                  text.elementwise("log1p", text.elementwise("neg", x)))
     return text.elementwise("mul", difference, text.full(x, 0.5))
 
 
@@ -117,7 +122,8 @@ def lgamma(text: ProgramText, x: Value) -> Value:
     fraction = of("sub", size, text.elementwise("floor", size))
     fraction = of("min", fraction, of("sub", text.full(x, 1), fraction))
     sine = text.elementwise("log", text.elementwise("sin", of("mul", fraction, math.pi)))
-    low = text.select(text.elementwise("is_finite", sine), of("sub", of("sub", text.full(x, math.log(math.pi)), sine), value),
+    low = text.select(text.elementwise("is_finite", sine),
+                      of("sub", of("sub", text.full(x, math.log(math.pi)), sine), value),
                       text.elementwise("neg", sine))
     found = text.select(is_low, low, value)
     return text.select(of("eq", size, math.inf), text.full(x, math.inf), found)
@@ -142,13 +148,15 @@ def digamma(text: ProgramText, x: Value) -> Value:
 def _reflected(text: ProgramText, x: Value) -> tuple[Value, Value]:
     """Returns whether x is below 1/2, and the argument of the series: -x there, else x - 1."""
     is_low = text.elementwise("lt", x, text.full(x, 0.5))
-    return is_low, text.select(is_low, text.elementwise("neg", x), text.elementwise("sub", x, text.full(x, 1)))
+    return is_low, text.select(is_low, text.elementwise("neg", x),
+                               text.elementwise("sub", x, text.full(x, 1)))
 
 
 def _shifted(text: ProgramText, z: Value) -> tuple[Value, Value]:
     """t = z + g + 1/2, and its logarithm."""
     half = text.full(z, _G + 0.5)
-    log_t = text.elementwise("add", text.full(z, math.log(_G + 0.5)), text.elementwise("log1p", text.elementwise("div", z, half)))
+    log_t = text.elementwise("add", text.full(z, math.log(_G + 0.5)),
+                             text.elementwise("log1p", text.elementwise("div", z, half)))
     return text.elementwise("add", z, half), log_t
 
 
@@ -159,9 +167,11 @@ def _series(text: ProgramText, z: Value) -> tuple[Value, Value]:
     for number, term in enumerate(_TERMS, 1):
         place = text.elementwise("add", z, text.full(z, number))
         one = text.elementwise("div", text.full(z, term), place)
-        total, slope = text.elementwise("add", total, one), text.elementwise("add", slope, text.elementwise("div", one, place))
+        total, slope = (text.elementwise("add", total, one),
+                        text.elementwise("add", slope, text.elementwise("div", one, place)))
     return total, slope
 
 
 #: By name, as JAX and torch call them.
-FUNCTIONS = {function.__name__: function for function in (erfc, tan, asin, acos, atan, sinh, cosh, asinh, acosh, atanh, lgamma, digamma)}
+FUNCTIONS = {function.__name__: function
+             for function in (erfc, tan, asin, acos, atan, sinh, cosh, asinh, acosh, atanh, lgamma, digamma)}

@@ -55,7 +55,8 @@ def _along_last(text: ProgramText, x: Complex, sign: int) -> Complex:
     a = next((n for n in range(math.isqrt(size), 1, -1) if size % n == 0), 1) if size > MOST_AT_ONCE else 1
     letters = "abcdefghilmnopqrstuvwxyz"[:len(before)]  # all but j and k
     if a == 1:
-        return _times(text, f"{letters}j,jk->{letters}k", x, _turns(text, x.real.dtype, (size, size), size, sign))
+        return _times(text, f"{letters}j,jk->{letters}k", x,
+                      _turns(text, x.real.dtype, (size, size), size, sign))
     b = size // a
 
     def shaped(one: Complex, *shape: int) -> Complex:
@@ -77,7 +78,8 @@ def _turns(text: ProgramText, dtype: str, shape: tuple[int, int], size: int, sig
     of = text.elementwise
     places = of("mul", text.iota("i64", shape, 0), text.iota("i64", shape, 1))
     rest = of("rem", places, text.full(places, size))
-    rest = text.select(of("gt", rest, text.full(rest, size // 2)), of("sub", rest, text.full(rest, size)), rest)
+    rest = text.select(of("gt", rest, text.full(rest, size // 2)), of("sub", rest, text.full(rest, size)),
+                       rest)
     angle = of("mul", text.convert(rest, "f64"), Number(sign * 2 * math.pi / size, "f64", shape))
     return Complex(text.convert(of("cos", angle), dtype), text.convert(of("sin", angle), dtype))
 

@@ -47,7 +47,8 @@ def svd(text: ProgramText, a: Value) -> tuple[Value, Value, Value]:
 
 def triangular_solve(text: ProgramText, a: Value, b: Value, *, right: bool, upper: bool, transpose: bool,
                      unit: bool) -> Value:
-    """Solves a x = b, or x a = b. `transpose`: of the transposed triangle. `unit`: of ones on its diagonal."""
+    """Solves a x = b, or x a = b. `transpose`: of the transposed triangle. `unit`: of ones on its
+    diagonal."""
     need_floats(a, b)
     words = {"right": right, "upper": upper, "transpose": transpose, "unit": unit}
     said = "".join(f" {word}" for word, is_said in words.items() if is_said)

@@ -23,18 +23,22 @@ OPTIONS = ("mesh", "marks")
 trace_rules.add("shardwise")  # tensors of the emulated device record operations: Dynamo must not trace that
 
 
-def backend(graph: torch.fx.GraphModule, example: Sequence[Any], *, options: Mapping[str, Any] | None = None) -> Callable[..., Any]:
-    """For torch.compile. options: "mesh", as Program.plan() takes it, and "marks" by patterns of labels, as Program.mark() takes
-    them; patterns that a graph has no input for are passed over. Raises Unsupported, InvalidArgument."""
+def backend(graph: torch.fx.GraphModule, example: Sequence[Any], *,
+            options: Mapping[str, Any] | None = None) -> Callable[..., Any]:
+    """For torch.compile. options: "mesh", as Program.plan() takes it, and "marks" by patterns of labels, as
+    Program.mark() takes them; patterns that a graph has no input for are passed over. Raises Unsupported,
+    InvalidArgument."""
     known = dict(options or {})
     if set(known) - set(OPTIONS):
-        raise InvalidArgument(f"torch.compile: found the options {sorted(known)}, needed some of {', '.join(OPTIONS)}")
+        raise InvalidArgument(f"torch.compile: found the options {sorted(known)}, "
+                              f"needed some of {', '.join(OPTIONS)}")
     names = [_label(node.name) for node in graph.graph.nodes if node.op == "placeholder"]
 
     def compiled(traced: torch.fx.GraphModule, inputs: Sequence[Any]) -> Callable[..., Any]:
         return _compiled(traced, names, known)
 
-    made: Callable[..., Any] = aot_autograd(fw_compiler=compiled, decompositions=decompositions())(graph, example)
+    made: Callable[..., Any] = aot_autograd(fw_compiler=compiled, decompositions=decompositions())(
+        graph, example)
     return made
 
 
@@ -51,7 +55,8 @@ def _name_of(placeholder: str, names: Sequence[str]) -> str:
     return names[place] if 0 <= place < len(names) else placeholder
 
 
-def _compiled(traced: torch.fx.GraphModule, names: Sequence[str], options: Mapping[str, Any]) -> Callable[..., Any]:
+def _compiled(traced: torch.fx.GraphModule, names: Sequence[str],
+              options: Mapping[str, Any]) -> Callable[..., Any]:
     nodes = list(traced.graph.nodes)
     placeholders = [node for node in nodes if node.op == "placeholder"]
     returned = next(node for node in nodes if node.op == "output").args[0]
@@ -60,7 +65,8 @@ def _compiled(traced: torch.fx.GraphModule, names: Sequence[str], options: Mappi
     for node in placeholders:
         value = node.meta["val"]
         if not isinstance(value, torch.Tensor):
-            raise Unsupported(f"torch.compile: found a size that changes from call to call ({node.name}), needed dynamic=False")
+            raise Unsupported(f"torch.compile: found a size that changes from call to call ({node.name}), "
+                              "needed dynamic=False")
         writer.give(node, _name_of(node.name, names), value, "loader")
     writer.write(traced, live_of(nodes, wanted))
     outputs = writer.outputs_of(wanted)

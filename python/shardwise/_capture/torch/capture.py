@@ -34,10 +34,10 @@ def capture(
 
         program = swt.capture(step, tokens, labels)
 
-    `example`: trees of tensors; their values do not matter, so that they may be on the meta device, as the model may.
-    torch traces the step on tensors without memory: nothing is computed. Modules and optimizers are those
-    that the step's variables hold, or its object's attributes; `uses` names those that are held otherwise. A
-    module instead of a step is its forward pass.
+    `example`: trees of tensors; their values do not matter, so that they may be on the meta device, as the
+    model may. torch traces the step on tensors without memory: nothing is computed. Modules and optimizers
+    are those that the step's variables hold, or its object's attributes; `uses` names those that are held
+    otherwise. A module instead of a step is its forward pass.
 
     Inputs are called as the module calls its parameters and buffers ("layers.3.attn.wq.weight"), then
     optimizer state ("exp_avg.layers.3.attn.wq.weight"), then the step's arguments ("tokens"). The learning
@@ -53,16 +53,17 @@ def capture(
     condition of an `if` is false then, that of an `assert` or a function that checks is true, and after `not`
     the other way. Plan.report() lists them.
 
-    Random numbers (dropout) are the program's own, and not those that torch would draw: they follow from an input, "random_key",
-    which each run draws from torch's generator.
+    Random numbers (dropout) are the program's own, and not those that torch would draw: they follow from an
+    input, "random_key", which each run draws from torch's generator.
 
-    Raises Unsupported, naming each operation that no program has, how often it is there, and the module of the first; and for
-    operations that depend on values, with the line that asks for them, and for changes to anything but the
-    state of modules and optimizers. Raises InvalidArgument for a parameter that is in no module, for a
-    module, an optimizer or a scheduler as an argument, and for arguments that the step does not take.
-    `by_name`: arguments by the step's own names.
+    Raises Unsupported, naming each operation that no program has, how often it is there, and the module of
+    the first; and for operations that depend on values, with the line that asks for them, and for changes to
+    anything but the state of modules and optimizers. Raises InvalidArgument for a parameter that is in no
+    module, for a module, an optimizer or a scheduler as an argument, and for arguments that the step does not
+    take. `by_name`: arguments by the step's own names.
 
-    progress: on a terminal, a capture that takes longer than two seconds shows on stderr how far it is; False: never."""
+    progress: on a terminal, a capture that takes longer than two seconds shows on stderr how far it is;
+    False: never."""
     from .writer import captured  # its imports take a second
 
     arguments = example_of(step, example, by_name, ("uses", "static", "assume", "progress"))

@@ -16,7 +16,8 @@ from torch.utils.weak import WeakTensorKeyDictionary
 from ..._errors import InvalidArgument
 
 MOST_ELEMENTS = 65536  #: of a tensor whose value is kept
-_WITHOUT_VALUES = ("aten::empty", "aten::empty_strided", "aten::empty_like", "aten::new_empty", "aten::new_empty_strided")
+_WITHOUT_VALUES = ("aten::empty", "aten::empty_strided", "aten::empty_like", "aten::new_empty",
+                   "aten::new_empty_strided")
 
 
 class _Memory:
@@ -37,7 +38,8 @@ class Constants:
         self._static = static
         self._known: Any = WeakTensorKeyDictionary()  #: the value of each, and its memory
         self._given: dict[str, torch.Tensor] = {}
-        self.asked: dict[str, tuple[torch.Tensor, str]] = {}  #: arguments that are part of the program, and the line that first asks
+        #: arguments that are part of the program, and the line that first asks
+        self.asked: dict[str, tuple[torch.Tensor, str]] = {}
 
     def give(self, label: str, tensor: torch.Tensor, value: torch.Tensor) -> None:
         """Notes an argument of the step, with the value of the example. Raises InvalidArgument for a static
@@ -58,7 +60,8 @@ class Constants:
             return
         with _disable_current_modes():
             self._given[label] = value.detach().clone()
-            self._known[tensor] = value.detach().clone(), _Memory(frozenset([label]))  # one that changes as the tensor does
+            # one that changes as the tensor does
+            self._known[tensor] = value.detach().clone(), _Memory(frozenset([label]))
 
     def _is_static(self, label: str) -> bool:
         """Or is in an argument that is."""
@@ -85,7 +88,8 @@ class Constants:
 
     def value(self, tensor: torch.Tensor) -> torch.Tensor | None:
         """None if it depends on an input."""
-        if not isinstance(tensor, (FunctionalTensor, FakeTensor)):  # of the step's surroundings, and as it is in the program
+        # of the step's surroundings, and as it is in the program
+        if not isinstance(tensor, (FunctionalTensor, FakeTensor)):
             with _disable_current_modes():
                 return tensor.detach().clone() if tensor.numel() <= MOST_ELEMENTS else None
         value, memory = self._known.get(tensor, (None, None))
@@ -115,7 +119,8 @@ class Constants:
         """Notes the values of an operation's results, if its operands are known."""
         leaves, tree = pytree.tree_flatten((args, kwargs))
         tensors = [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]
-        memories = [memory for _, memory in (self._known.get(tensor, (None, None)) for tensor in tensors) if memory is not None]
+        memories = [memory for _, memory in (self._known.get(tensor, (None, None)) for tensor in tensors)
+                    if memory is not None]
         made = [leaf for leaf in pytree.tree_leaves(result) if isinstance(leaf, torch.Tensor)]
         changes = func._schema.is_mutable
         values = [self.value(leaf) if isinstance(leaf, torch.Tensor) else leaf for leaf in leaves]
@@ -136,5 +141,6 @@ class Constants:
         shared = memories[0] if memories and any(one.alias_info for one in func._schema.returns) else None
         if shared is not None:
             shared.arguments |= arguments
-        for tensor, value in zip(made, (leaf for leaf in found if isinstance(leaf, torch.Tensor)), strict=True):
+        for tensor, value in zip(made, (leaf for leaf in found if isinstance(leaf, torch.Tensor)),
+                                 strict=True):
             self._known[tensor] = value, shared or _Memory(arguments)

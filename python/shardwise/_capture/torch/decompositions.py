@@ -15,12 +15,13 @@ from .foreach import taken_apart
 _aten = torch.ops.aten
 
 # Operations that are simpler in our operations than in core ATen's decomposition.
-_KEPT = ("lerp", "lerp_", "addcmul", "addcmul_", "addcdiv", "addcdiv_", "embedding_dense_backward", "silu", "silu_", "select_scatter",
-         "stack", "logsumexp", "_safe_softmax")
+_KEPT = ("lerp", "lerp_", "addcmul", "addcmul_", "addcdiv", "addcdiv_", "embedding_dense_backward", "silu",
+         "silu_", "select_scatter", "stack", "logsumexp", "_safe_softmax")
 
 # Operations that core ATen leaves as they are, and torch can take apart.
-_TAKEN_APART = (_aten.native_batch_norm, _aten._native_batch_norm_legit, _aten._native_batch_norm_legit_functional,
-                _aten._native_batch_norm_legit_no_training, _aten.native_group_norm, _aten._adaptive_avg_pool2d,
+_TAKEN_APART = (_aten.native_batch_norm, _aten._native_batch_norm_legit,
+                _aten._native_batch_norm_legit_functional, _aten._native_batch_norm_legit_no_training,
+                _aten.native_group_norm, _aten._adaptive_avg_pool2d,
                 _aten.native_dropout, _aten.linalg_vector_norm)
 
 
@@ -47,5 +48,6 @@ def _least_squares(
     has_residuals = rows > columns and driver not in (None, "gelsy")
     residuals = (a @ made - b).square().sum(-2) if has_residuals else empty
     values = torch.linalg.svdvals(a) if driver in ("gelsd", "gelss") else empty
-    rank = torch.empty(0, dtype=torch.int64) if driver == "gels" else torch.full(a.shape[:-2], min(rows, columns))
+    rank = torch.empty(0, dtype=torch.int64) if driver == "gels" else torch.full(a.shape[:-2],
+                                                                                 min(rows, columns))
     return made.squeeze(-1) if is_vector else made, residuals, rank, values

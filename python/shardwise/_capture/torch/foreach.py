@@ -16,10 +16,12 @@ def taken_apart() -> dict[Any, Callable[..., Any]]:
     """Returns the decompositions by operation."""
     table: dict[Any, Callable[..., Any]] = {}
     for name in dir(_aten):
-        one = getattr(_aten, name.removeprefix("_foreach_"), None) if name.startswith("_foreach_") and not name.endswith("_") else None
+        one = (getattr(_aten, name.removeprefix("_foreach_"), None) if name.startswith("_foreach_")
+               and not name.endswith("_") else None)
         if one is not None:
             packet = getattr(_aten, name)
-            table.update({getattr(packet, overload): _of_each(one) for overload in packet.overloads() if not overload.endswith("out")})
+            table.update({getattr(packet, overload): _of_each(one)
+                          for overload in packet.overloads() if not overload.endswith("out")})
     table[_aten._foreach_norm.Scalar] = _norms
     return table
 

@@ -1,4 +1,5 @@
-"""Attention that one kernel of a GPU computes: its gradient computes the scores again, as torch's kernels do."""
+"""Attention that one kernel of a GPU computes: its gradient computes the scores again, as torch's kernels
+do."""
 
 from __future__ import annotations
 
@@ -18,7 +19,8 @@ _OP = torch.ops.aten.scaled_dot_product_attention.default
 class FusedAttention:
     """Tells if a fused kernel of torch computes the attention that is traced now on a GPU."""
 
-    TRACED = (SDPBackend.MATH, SDPBackend.OVERRIDEABLE)  #: no step asks for these two, so a step that asks is seen
+    #: no step asks for these two, so a step that asks is seen
+    TRACED = (SDPBackend.MATH, SDPBackend.OVERRIDEABLE)
 
     def __init__(self) -> None:
         self.calls = 0
@@ -67,18 +69,20 @@ class FusedAttention:
             self.is_open = False
 
 
-def _is_fused(allowed: set[SDPBackend], query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, attn_mask: torch.Tensor | None = None,
-              *_: Any, **options: Any) -> bool:
-    """As torch chooses on a GPU: flash attention takes no mask, rows of 256 numbers at most and 16 bits; memory-efficient attention
-    takes masks and f32, as many heads of each, and rows that its loads divide (16 bytes). Else the scores are written out, as in f64,
-    unless the step refuses that."""
+def _is_fused(allowed: set[SDPBackend], query: torch.Tensor, key: torch.Tensor, value: torch.Tensor,
+              attn_mask: torch.Tensor | None = None, *_: Any, **options: Any) -> bool:
+    """As torch chooses on a GPU: flash attention takes no mask, rows of 256 numbers at most and 16 bits;
+    memory-efficient attention takes masks and f32, as many heads of each, and rows that its loads divide (16
+    bytes). Else the scores are written out, as in f64, unless the step refuses that."""
     if SDPBackend.MATH not in allowed:
         return True
     width, is_short = query.shape[-1], query.dtype in (torch.float16, torch.bfloat16)
-    if any(one.dim() != 4 or one.dtype != query.dtype for one in (query, key, value)) or key.shape[-1] != width:
+    if any(one.dim() != 4 or one.dtype != query.dtype for one in (query, key,
+                                                                  value)) or key.shape[-1] != width:
         return False
     is_flash = is_short and attn_mask is None and value.shape[-1] == width <= 256
     step = 8 if is_short else 4
     is_efficient = ((is_short or query.dtype == torch.float32) and query.shape[1] == key.shape[1]
                     and width % step == value.shape[-1] % step == 0)
-    return is_flash and SDPBackend.FLASH_ATTENTION in allowed or is_efficient and SDPBackend.EFFICIENT_ATTENTION in allowed
+    return (is_flash and SDPBackend.FLASH_ATTENTION in allowed or is_efficient
+            and SDPBackend.EFFICIENT_ATTENTION in allowed)

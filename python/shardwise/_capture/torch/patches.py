@@ -26,7 +26,8 @@ _TRACING = threading.Lock()
 
 @contextlib.contextmanager
 def alone() -> Iterator[None]:
-    """Raises Unsupported if another capture traces now: the two would find each other's tensors in modules."""
+    """Raises Unsupported if another capture traces now: the two would find each other's tensors in
+    modules."""
     if not _TRACING.acquire(blocking=False):
         raise Unsupported("capture: found another capture that traces now, needed one at a time in a process")
     try:
@@ -62,7 +63,8 @@ def _put(holder: Any, name: str, value: Any) -> None:
 def _in_this_thread(ours: Any, theirs: Any) -> Any:
     thread = threading.get_ident()
     if isinstance(ours, property):
-        return property(_in_this_thread(ours.fget, theirs.__get__), _in_this_thread(ours.fset, theirs.__set__))
+        return property(_in_this_thread(ours.fget, theirs.__get__),
+                        _in_this_thread(ours.fset, theirs.__set__))
 
     def chosen(*args: Any, **kwargs: Any) -> Any:
         return (ours if threading.get_ident() == thread else theirs)(*args, **kwargs)
@@ -138,7 +140,8 @@ def methods_of(modules: Iterable[torch.nn.Module], noted: list[torch.nn.Module])
     with contextlib.ExitStack() as undo:
         for module in modules:
             own = vars(module)
-            methods: list[tuple[str, Callable[..., Any]]] = [("train", functools.partial(_noting_train, noted))]
+            methods: list[tuple[str, Callable[..., Any]]] = [("train",
+                                                              functools.partial(_noting_train, noted))]
             methods += [(name, ours) for kind, name, ours in _METHODS if isinstance(module, kind)]
             for name, method in methods:
                 if name not in own:
@@ -147,7 +150,8 @@ def methods_of(modules: Iterable[torch.nn.Module], noted: list[torch.nn.Module])
         yield
 
 
-def _noting_train(noted: list[torch.nn.Module], module: torch.nn.Module, mode: bool = True) -> torch.nn.Module:
+def _noting_train(noted: list[torch.nn.Module], module: torch.nn.Module,
+                  mode: bool = True) -> torch.nn.Module:
     noted.append(module)
     return type(module).train(module, mode)
 
@@ -156,7 +160,8 @@ def _noting_train(noted: list[torch.nn.Module], module: torch.nn.Module, mode: b
 def _update_parameters(averaged: AveragedModel, model: torch.nn.Module) -> None:
     """The first update copies the weights; later ones average."""
     whole = averaged.use_buffers
-    own = [*(averaged.module if whole else averaged).parameters(), *(averaged.module.buffers() if whole else ())]
+    own = [*(averaged.module if whole else averaged).parameters(),
+           *(averaged.module.buffers() if whole else ())]
     given = [one.detach() for one in itertools.chain(model.parameters(), model.buffers() if whole else ())]
     count = averaged.n_averaged
     if averaged.multi_avg_fn is not None:
@@ -175,7 +180,8 @@ def _update_parameters(averaged: AveragedModel, model: torch.nn.Module) -> None:
     averaged.n_averaged += 1
 
 
-def _of_all_classes(module: torch.nn.AdaptiveLogSoftmaxWithLoss, x: torch.Tensor, target: torch.Tensor) -> Any:
+def _of_all_classes(module: torch.nn.AdaptiveLogSoftmaxWithLoss, x: torch.Tensor,
+                    target: torch.Tensor) -> Any:
     """Computes all clusters, not only those that the targets are in."""
     made = module.log_prob(x.reshape(-1, x.shape[-1])).gather(1, target.reshape(-1, 1)).reshape(target.shape)
     return _AdaptiveOutput(made, -made.mean())

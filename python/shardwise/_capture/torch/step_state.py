@@ -24,8 +24,8 @@ from .variables import SEQUENCES, is_plain, items_of, memory_of
 MOST_HOLDERS = 10_000
 
 # Optimizers whose step from state that is all zeros is the same as one without state.
-_BEGIN_WITH_ZEROS = (torch.optim.Adam, torch.optim.AdamW, torch.optim.Adamax, torch.optim.Adadelta, torch.optim.RMSprop,
-                     torch.optim.RAdam, torch.optim.SGD)
+_BEGIN_WITH_ZEROS = (torch.optim.Adam, torch.optim.AdamW, torch.optim.Adamax, torch.optim.Adadelta,
+                     torch.optim.RMSprop, torch.optim.RAdam, torch.optim.SGD)
 
 
 @dataclass
@@ -53,7 +53,8 @@ class Slot:
         if not isinstance(found, torch.Tensor):
             found = torch.zeros(self.tensor.shape, dtype=self.tensor.dtype)
         if found.device.type == "meta":
-            raise InvalidArgument(f"run: {self.label}: found a tensor on the meta device, needed one with values")
+            raise InvalidArgument(f"run: {self.label}: found a tensor on the meta device, "
+                                  "needed one with values")
         return found
 
     def give(self, value: torch.Tensor) -> None:
@@ -116,7 +117,8 @@ class StepState:
                     if tensor is None:
                         continue
                     label = prefix + ".".join(filter(None, (path, name)))
-                    slot = self._slots.setdefault(id(tensor), Slot(label, "parameter", tensor, functools.partial(_itself, held), name))
+                    slot = self._slots.setdefault(id(tensor), Slot(label, "parameter", tensor,
+                                                                   functools.partial(_itself, held), name))
                     slot.places.append((held, name))
 
     def _add_places(self, container: Any) -> None:
@@ -129,7 +131,8 @@ class StepState:
             elif isinstance(value, tuple):
                 self._add_places(_Tuple(container, key))
 
-    def _optimizer_slots(self, prefix: str, optimizer: Optimizer, fake: Callable[[torch.Tensor], torch.Tensor]) -> list[Slot]:
+    def _optimizer_slots(self, prefix: str, optimizer: Optimizer,
+                         fake: Callable[[torch.Tensor], torch.Tensor]) -> list[Slot]:
         slots = []
         labels = {id(slot.tensor): slot.label for slot in self._slots.values()}
         for number, group in enumerate(optimizer.param_groups):
@@ -148,16 +151,19 @@ class StepState:
         for parameter in (p for group in optimizer.param_groups for p in group["params"]):
             if id(parameter) not in labels:
                 raise InvalidArgument(f"capture: found a parameter of shape {list(parameter.shape)} of "
-                                      f"{type(optimizer).__name__} that is in no module of the step, needed one that is")
+                                      f"{type(optimizer).__name__} that is in no module of the step, "
+                                      "needed one that is")
             state = optimizer.state.get(parameter) or fresh.get(parameter, {})
             for key, value in state.items():
                 if isinstance(value, torch.Tensor):
                     own = labels[id(parameter)]
-                    label = f"{key}.{own}" if value.shape == parameter.shape else f"{own}.{key}"  # so that "*.weight" is of one rank
+                    # so that "*.weight" is of one rank
+                    label = f"{key}.{own}" if value.shape == parameter.shape else f"{own}.{key}"
                     slots.append(Slot(prefix + label, "optimizer", value,
                                       functools.partial(_state_of, optimizer, parameter), key,
                                       is_fresh=not optimizer.state.get(parameter),
-                                      first=None if _begins_with_zeros(optimizer) else functools.partial(_first_state, optimizer, parameter)))
+                                      first=None if _begins_with_zeros(optimizer)
+                                      else functools.partial(_first_state, optimizer, parameter)))
         self._fresh[id(optimizer)] = fresh
         slots += [
             Slot(
@@ -182,7 +188,8 @@ class StepState:
             for label, module, training in known:
                 if module.training != training:
                     found, needed = ("train()", "eval()") if module.training else ("eval()", "train()")
-                    raise InvalidArgument(f"run: found {label} in the mode {found}, needed {needed}, as at the capture: capture a program of each mode")
+                    raise InvalidArgument(f"run: found {label} in the mode {found}, needed {needed}, "
+                                          "as at the capture: capture a program of each mode")
 
         return need_same
 
@@ -218,12 +225,14 @@ class StepState:
                 if tensor.requires_grad and tensor.is_leaf:
                     undo.callback(setattr, tensor, "grad", tensor.grad)
                     with _disable_current_modes():
-                        tensor.grad = torch.zeros((), dtype=tensor.dtype, device=tensor.device).expand(tensor.shape)
+                        tensor.grad = torch.zeros((), dtype=tensor.dtype, device=tensor.device).expand(
+                            tensor.shape)
                     labels[memory_of(tensor.grad)] = slot.label
             yield labels
 
     @contextlib.contextmanager
-    def replaced(self, slots: Sequence[Slot], tensors: Sequence[torch.Tensor]) -> Iterator[Callable[[], list[torch.Tensor]]]:
+    def replaced(self, slots: Sequence[Slot],
+                 tensors: Sequence[torch.Tensor]) -> Iterator[Callable[[], list[torch.Tensor]]]:
         """Gives modules and optimizers other tensors, and at the end their own again. Yields a function that
         returns the tensors in the places."""
         new = {id(slot.tensor): tensor for slot, tensor in zip(slots, tensors, strict=True)}
@@ -252,7 +261,8 @@ def _one_of(slot: Slot) -> torch.Tensor:
     """Returns the tensor in its places. Raises Unsupported if these differ."""
     found: list[torch.Tensor] = [held[key] for held, key in slot.places]
     if any(one is not found[0] for one in found):
-        raise Unsupported(f"capture: found another tensor in place of {slot.label} in one of the places that hold it, needed one that is held there alone: its clone()")
+        raise Unsupported(f"capture: found another tensor in place of {slot.label} in one of the places that "
+                          "hold it, needed one that is held there alone: its clone()")
     return found[0]
 
 
@@ -265,7 +275,8 @@ class _Variables:
 
     def items(self) -> list[tuple[str, Any]]:
         cells = [(name, cell.cell_contents) for name, cell in self._cells.items() if _is_filled(cell)]
-        return cells + [(name, self._globals[name]) for name in self._names if name in self._globals and name not in self._cells]
+        return cells + [(name, self._globals[name])
+                        for name in self._names if name in self._globals and name not in self._cells]
 
     def __getitem__(self, name: str) -> Any:
         return self._cells[name].cell_contents if name in self._cells else self._globals[name]
@@ -330,7 +341,8 @@ def _state_of(optimizer: Optimizer, parameter: torch.Tensor) -> dict[str, Any]:
 
 def _places_of(optimizer: Optimizer) -> list[Callable[[], torch.Tensor]]:
     """Returns readers of the places of its tensors, in the order of its slots."""
-    holders = [*optimizer.param_groups, *(optimizer.state.get(p, {}) for group in optimizer.param_groups for p in group["params"])]
+    holders = [*optimizer.param_groups,
+               *(optimizer.state.get(p, {}) for group in optimizer.param_groups for p in group["params"])]
     return [functools.partial(holder.__getitem__, key) for holder in holders for key, value in holder.items()
             if isinstance(value, torch.Tensor)]
 
@@ -366,10 +378,11 @@ def _optimizer_with(
     numbers = _numbers_of(optimizer)
     try:
         yield
-        changed = next((key for key, value in _numbers_of(optimizer).items() if numbers.get(key, value) != value), None)
+        changed = next((key for key, value in _numbers_of(optimizer).items()
+                        if numbers.get(key, value) != value), None)
         if changed is not None:
-            raise Unsupported(f"capture: found that the step changes the number {changed[-1]!r} of {type(optimizer).__name__}, which is part of the program, "
-                              f"needed a tensor")
+            raise Unsupported(f"capture: found that the step changes the number {changed[-1]!r} of "
+                              f"{type(optimizer).__name__}, which is part of the program, needed a tensor")
     finally:
         optimizer.param_groups, optimizer.state = groups, state
 
@@ -401,15 +414,18 @@ def _constants_of(optimizer: Optimizer) -> dict[tuple[int, str], Any]:
 
 def _numbers_of(optimizer: Optimizer) -> dict[tuple[Any, ...], int | float]:
     """Its own, its groups' and its state's, by where they are."""
-    holders = [vars(optimizer), *optimizer.param_groups, *(optimizer.state.get(p, {}) for group in optimizer.param_groups for p in group["params"])]
+    holders = [vars(optimizer), *optimizer.param_groups,
+               *(optimizer.state.get(p, {}) for group in optimizer.param_groups for p in group["params"])]
     return {(place, key): value for place, holder in enumerate(holders) for key, value in holder.items()
-            if isinstance(value, (int, float)) and not isinstance(value, bool) and not str(key).startswith("_")}
+            if isinstance(value, (int, float)) and not isinstance(value, bool)
+            and not str(key).startswith("_")}
 
 
 def _plain_group(optimizer: Optimizer, group: dict[str, Any]) -> dict[str, Any]:
     """Returns a group whose options make the optimizer ask for no value on the host. Optimizers that need not
     keep the number of the step as a tensor count in double."""
-    keeps = isinstance(optimizer, (torch.optim.RAdam, torch.optim.ASGD)) or isinstance(group["lr"], torch.Tensor)
+    keeps = isinstance(optimizer, (torch.optim.RAdam,
+                                   torch.optim.ASGD)) or isinstance(group["lr"], torch.Tensor)
     wanted: dict[str, Any] = {"foreach": False, "fused": False, "capturable": keeps}
     if isinstance(optimizer, torch.optim.SGD) and isinstance(group["lr"], torch.Tensor):
         wanted["lr"] = group["lr"].detach().requires_grad_()
@@ -429,7 +445,8 @@ def _state_to_be_made(
     optimizer: Optimizer, fake: Callable[[torch.Tensor], torch.Tensor]
 ) -> dict[torch.Tensor, dict[str, Any]]:
     """Returns the state that the first step makes for parameters without state."""
-    missing = [p for group in optimizer.param_groups for p in group["params"] if p.requires_grad and not optimizer.state.get(p)]
+    missing = [p for group in optimizer.param_groups
+               for p in group["params"] if p.requires_grad and not optimizer.state.get(p)]
     if not missing:
         return {}
     stand_ins = {id(p): fake(p).requires_grad_() for p in missing}
@@ -439,10 +456,11 @@ def _state_to_be_made(
         try:
             optimizer.step()
         except TypeError as error:
-            raise Unsupported(f"capture: found {type(optimizer).__name__}, whose step needs more than gradients ({error}), needed an "
-                              f"optimizer that steps by them alone") from None
+            raise Unsupported(f"capture: found {type(optimizer).__name__}, whose step needs more than "
+                              f"gradients ({error}), needed an optimizer that steps by them alone") from None
         made = {p: dict(optimizer.state.get(stand_ins[id(p)], {})) for p in missing}
-    has_tensors = any(isinstance(value, torch.Tensor) for of_one in made.values() for value in of_one.values())
+    has_tensors = any(isinstance(value, torch.Tensor) for of_one in made.values()
+                      for value in of_one.values())
     if not has_tensors or _begins_with_zeros(optimizer):
         return made
     first = {}
@@ -451,14 +469,15 @@ def _state_to_be_made(
             _initialise(optimizer)
             first = {p: dict(optimizer.state.get(stand_ins[id(p)], {})) for p in missing}
     if any(_tensors_in(first.get(p, {})) != _tensors_in(made[p]) for p in missing):
-        raise Unsupported(f"capture: found {type(optimizer).__name__} without state, whose first values are not known, needed one that "
-                          f"has made a step")
+        raise Unsupported(f"capture: found {type(optimizer).__name__} without state, "
+                          "whose first values are not known, needed one that has made a step")
     return made
 
 
 def _begins_with_zeros(optimizer: Optimizer) -> bool:
     """And from zeros steps as it does without state."""
-    return type(optimizer) in _BEGIN_WITH_ZEROS and not any(group.get("dampening") for group in optimizer.param_groups)
+    return type(optimizer) in _BEGIN_WITH_ZEROS and not any(group.get("dampening")
+                                                            for group in optimizer.param_groups)
 
 
 def _tensors_in(state: dict[str, Any]) -> set[str]:
@@ -502,7 +521,8 @@ def _roots(modules: dict[str, torch.nn.Module]) -> dict[str, torch.nn.Module]:
     """Returns the modules that are in no other one. If only one has tensors, its names get no prefix."""
     inner = {id(m) for module in modules.values() for m in module.modules() if m is not module}
     roots = {name: m for name, m in modules.items() if id(m) not in inner}
-    with_tensors = [name for name, m in roots.items() if any(True for _ in m.parameters()) or any(True for _ in m.buffers())]
+    with_tensors = [name for name, m in roots.items() if any(True for _ in m.parameters())
+                    or any(True for _ in m.buffers())]
     if len(with_tensors) == 1:
         roots = {"" if name in with_tensors else name: m for name, m in roots.items()}
     return roots
@@ -513,7 +533,8 @@ def _held_by(
 ) -> Iterator[tuple[str, Any]]:
     """Modules and optimizers, each once, by the names of the variables that hold them. `containers` gets the
     lists, dicts and variables that may hold their tensors."""
-    open_: deque[tuple[str, Any]] = deque([*((type(one).__name__.lower(), one) for one in uses), ("step", step)])
+    open_: deque[tuple[str, Any]] = deque([*((type(one).__name__.lower(), one) for one in uses),
+                                           ("step", step)])
     seen: set[int] = set()
     names: set[str] = set()
     while open_ and len(seen) < MOST_HOLDERS:
@@ -542,9 +563,11 @@ def _held_by(
             elif inspect.isfunction(holder):
                 containers.append(("", _Variables(holder), "names"))
             elif inspect.ismethod(holder):
-                if not isinstance(holder.__self__, (torch.nn.Module, type)) and hasattr(holder.__self__, "__dict__"):
+                if not isinstance(holder.__self__, (torch.nn.Module,
+                                                    type)) and hasattr(holder.__self__, "__dict__"):
                     containers.append(("", vars(holder.__self__), "names"))
-            elif hasattr(holder, "__dict__") and not isinstance(holder, (type, types.ModuleType, types.FunctionType, torch.Tensor)):
+            elif hasattr(holder, "__dict__") and not isinstance(
+                    holder, (type, types.ModuleType, types.FunctionType, torch.Tensor)):
                 containers.append((name, holder.__dict__, "names"))
             open_ += parts_of(holder)
 
@@ -555,24 +578,28 @@ def _hooks_of(module: torch.nn.Module) -> Iterator[Callable[..., Any]]:
         yield from (parameter._backward_hooks or {}).values()
         yield from (parameter._post_accumulate_grad_hooks or {}).values()
     for inner in module.modules():
-        for hooks in (inner._forward_pre_hooks, inner._forward_hooks, inner._backward_hooks, inner._backward_pre_hooks):
+        for hooks in (inner._forward_pre_hooks, inner._forward_hooks, inner._backward_hooks,
+                      inner._backward_pre_hooks):
             yield from hooks.values()
 
 
 def parts_of(holder: Any) -> Iterable[tuple[str, Any]]:
     """Gives the parts of a container, an object or a function, by name."""
     if isinstance(holder, functools.partial):
-        return [("step", holder.func), *holder.keywords.items(), *((f"argument{i}", a) for i, a in enumerate(holder.args))]
+        return [("step", holder.func), *holder.keywords.items(),
+                *((f"argument{i}", a) for i, a in enumerate(holder.args))]
     if inspect.ismethod(holder):
         return [("step", holder.__func__), *_attributes(holder.__self__)]
     if inspect.isfunction(holder):
         if (holder.__module__ or "").partition(".")[0] in ("torch", "shardwise"):
             return parts_of(holder.__wrapped__) if hasattr(holder, "__wrapped__") else []
         found = inspect.getclosurevars(holder)
-        defaults = [(name, p.default) for name, p in inspect.signature(holder).parameters.items() if p.default is not p.empty]
+        defaults = [(name, p.default)
+                    for name, p in inspect.signature(holder).parameters.items() if p.default is not p.empty]
         return [*found.nonlocals.items(), *found.globals.items(), *defaults]
     if isinstance(holder, dict):
-        return [(str(place if isinstance(key, torch.Tensor) else key), value) for place, (key, value) in enumerate(holder.items())]
+        return [(str(place if isinstance(key, torch.Tensor) else key), value)
+                for place, (key, value) in enumerate(holder.items())]
     if isinstance(holder, (*SEQUENCES, tuple)):
         return [(f"{i}", value) for i, value in enumerate(holder)]
     return _attributes(holder)
@@ -583,6 +610,6 @@ def _attributes(holder: Any) -> Iterable[tuple[str, Any]]:
         return [("model", holder)]
     if isinstance(holder, (type, types.ModuleType, torch.Tensor)):
         return []
-    slots = {name: getattr(holder, name) for kind in type(holder).__mro__ for name in getattr(kind, "__slots__", ())
-             if isinstance(name, str) and hasattr(holder, name)}
+    slots = {name: getattr(holder, name) for kind in type(holder).__mro__
+             for name in getattr(kind, "__slots__", ()) if isinstance(name, str) and hasattr(holder, name)}
     return [*slots.items(), *getattr(holder, "__dict__", {}).items()]

@@ -1,4 +1,5 @@
-"""A training step as one graph of ATen operations: make_fx over tensors without memory, all updates in place as new values."""
+"""A training step as one graph of ATen operations: make_fx over tensors without memory, all updates in place
+as new values."""
 
 from __future__ import annotations
 
@@ -14,7 +15,8 @@ from typing import Any
 
 import torch
 from torch._functorch._aot_autograd.functional_utils import from_fun, to_fun
-from torch._subclasses.fake_tensor import DataDependentOutputException, DynamicOutputShapeException, FakeTensorMode
+from torch._subclasses.fake_tensor import (DataDependentOutputException, DynamicOutputShapeException,
+                                           FakeTensorMode)
 from torch._subclasses.functional_tensor import FunctionalTensorMode
 from torch.fx import traceback as fx_traceback
 from torch.fx.experimental.proxy_tensor import make_fx
@@ -46,10 +48,12 @@ _IN_WORDS = {
     ".numpy() is not supported": ("the values of a tensor", _NO_VALUES),
     "its data is not allocated yet": ("the values of a tensor", _NO_VALUES),
     "non-infra torch dispatch mode present": ("what torch compiles by itself", _NO_VALUES),
-    "mutating a non-functional tensor": ("a change of a tensor that the step holds", "one of a module, as register_buffer() makes it, or a new value"),
+    "mutating a non-functional tensor": ("a change of a tensor that the step holds",
+                                         "one of a module, as register_buffer() makes it, or a new value"),
     "storage of SparseTensorImpl": ("a sparse tensor", "one with all of its elements: sparse=False"),
 }
-_INDEXED = (_aten.masked_select.default, _aten.index.Tensor, _aten.index_put.default, _aten.index_put_.default, _aten._index_put_impl_.default)
+_INDEXED = (_aten.masked_select.default, _aten.index.Tensor, _aten.index_put.default,
+            _aten.index_put_.default, _aten._index_put_impl_.default)
 _COMPUTED = (torch.Tensor, torch.SymFloat, torch.SymInt, torch.SymBool)
 
 
@@ -62,7 +66,8 @@ class Traced:
     inputs: list[Slot]
     state: int  #: how many of the inputs are state
     arguments: pytree.TreeSpec
-    numbers: list[Any]  #: the leaves of the arguments, which are part of the program; of a tensor torch.Tensor
+    #: the leaves of the arguments, which are part of the program; of a tensor torch.Tensor
+    numbers: list[Any]
     result: pytree.TreeSpec  #: of the step's result
     leaves: list[Any]  #: of the result; a computed one's type: torch.Tensor, torch.SymFloat (.item()), ..
     needs: list[Callable[[], None]]  #: that each run calls: see StepState.modes and StepState.numbers
@@ -76,7 +81,8 @@ class Traced:
 
     def result_of(self, tensors: Sequence[torch.Tensor]) -> Any:
         given = iter(tensors)
-        made = [next(given) if leaf is torch.Tensor else next(given).item() if leaf is torch.SymFloat else leaf for leaf in self.leaves]
+        made = [next(given) if leaf is torch.Tensor else next(given).item() if leaf is torch.SymFloat
+                else leaf for leaf in self.leaves]
         return pytree.tree_unflatten(made, self.result)
 
 
@@ -95,7 +101,8 @@ def trace(step: Callable[..., Any], example: Sequence[Any], uses: Sequence[Any],
     variables = Variables(state.containers)
     need_numbers, need_modes, sets_modes = state.numbers(), state.modes(), list[torch.nn.Module]()
     paths, treespec = pytree.tree_flatten_with_path(tuple(example))
-    arguments = [Slot(_argument_name(step, path), "loader", leaf) for path, leaf in paths if isinstance(leaf, torch.Tensor)]
+    arguments = [Slot(_argument_name(step, path), "loader", leaf)
+                 for path, leaf in paths if isinstance(leaf, torch.Tensor)]
     leaves = [leaf for _, leaf in paths]
     known = [slot.label for slot in arguments]
     for name in static:
@@ -105,7 +112,8 @@ def trace(step: Callable[..., Any], example: Sequence[Any], uses: Sequence[Any],
             )
     for path, leaf in paths:
         _need_no_holder(_argument_name(step, path), leaf)
-    with (variables.kept(_line_of_definition(step), seen), _counted_draws(), patched(), fake_mode, in_words()):
+    with (variables.kept(_line_of_definition(step), seen), _counted_draws(), patched(), fake_mode,
+          in_words()):
         assert fake_mode.shape_env is not None
         with fake_mode.shape_env.ignore_fresh_unbacked_symbols():  # of a step that makes state
             slots = state.slots(fake)
@@ -123,7 +131,8 @@ def trace(step: Callable[..., Any], example: Sequence[Any], uses: Sequence[Any],
                     constants.give(slot.label, tensor, slot.tensor)
                 given = iter(own[len(slots):])
                 values = [next(given) if isinstance(leaf, torch.Tensor) else leaf for leaf in leaves]
-                gradients = _Gradients({slot.label: tensor for slot, tensor in zip(slots, own, strict=False) if tensor.requires_grad})
+                gradients = _Gradients({slot.label: tensor for slot, tensor in zip(slots, own, strict=False)
+                                        if tensor.requires_grad})
                 with state.replaced(slots, own[:len(slots)]) as now, state.guarded() as elsewhere, \
                         _scopes(state, gradients, _ScopeMode(gradients, elsewhere, constants, variables, seen,
                                                              fused, assumptions)):
@@ -136,8 +145,10 @@ def trace(step: Callable[..., Any], example: Sequence[Any], uses: Sequence[Any],
                     state_now = [plain(value) for value in now()]
                     for slot, new in zip(slots, state_now, strict=True):
                         if new.shape != slot.tensor.shape:
-                            raise Unsupported(f"capture: {slot.label}: found that the step makes it {list(new.shape)}, it is {list(slot.tensor.shape)}, "
-                                              f"needed a step that leaves its shape, as it may once torch has made one")
+                            raise Unsupported(f"capture: {slot.label}: found that the step makes it "
+                                              f"{list(new.shape)}, it is {list(slot.tensor.shape)}, "
+                                              "needed a step that leaves its shape, "
+                                              "as it may once torch has made one")
                     return [*(plain(value) for value in made), *state_now]
 
         with fused.traced(), methods_of(state.modules, sets_modes):
@@ -164,17 +175,19 @@ def is_computed_with(node: torch.fx.Node) -> bool:
 
 
 def _need_no_holder(label: str, argument: Any) -> None:
-    """Raises InvalidArgument for a module or an optimizer, and for a tensor in an object that is no dict, list or tuple: as a part of an
-    argument its tensors would be constants of the program."""
+    """Raises InvalidArgument for a module or an optimizer, and for a tensor in an object that is no dict,
+    list or tuple: as a part of an argument its tensors would be constants of the program."""
     open_, seen = deque([(label, argument)]), dict[int, Any]()
     while open_ and len(seen) < MOST_HOLDERS:
         name, holder = open_.popleft()
         if isinstance(holder, (torch.nn.Module, torch.optim.Optimizer, LRScheduler)):
-            raise InvalidArgument(f"capture: found {type(holder).__name__} in the argument {name!r}, needed tensors there: let the step use it "
-                                  f"from outside, as in capture(lambda x: model(x), x), or name it in uses=")
+            raise InvalidArgument(f"capture: found {type(holder).__name__} in the argument {name!r}, "
+                                  "needed tensors there: let the step use it from outside, "
+                                  "as in capture(lambda x: model(x), x), or name it in uses=")
         if isinstance(holder, torch.Tensor) and holder is not argument:
-            raise InvalidArgument(f"capture: found a tensor in the argument {name!r}, in an object of {type(argument).__name__}, needed tensors "
-                                  f"as arguments, or in dicts, lists and tuples: dict(batch), vars(batch)")
+            raise InvalidArgument(f"capture: found a tensor in the argument {name!r}, "
+                                  f"in an object of {type(argument).__name__}, needed tensors as arguments, "
+                                  "or in dicts, lists and tuples: dict(batch), vars(batch)")
         if id(holder) not in seen:
             seen[id(holder)] = holder
             open_ += ((f"{name}.{part}", value) for part, value in parts_of(holder))
@@ -200,7 +213,8 @@ def plain(value: Any) -> Any:
 
 def without_memory() -> FakeTensorMode:
     """Returns a mode that gives tensors no memory; numbers of .item() are symbols."""
-    return FakeTensorMode(allow_non_fake_inputs=True, shape_env=ShapeEnv(allow_scalar_outputs=True, allow_dynamic_output_shape_ops=False))
+    return FakeTensorMode(allow_non_fake_inputs=True,
+                          shape_env=ShapeEnv(allow_scalar_outputs=True, allow_dynamic_output_shape_ops=False))
 
 
 def graph_of(functional: Callable[..., Any], fakes: list[torch.Tensor]) -> torch.fx.GraphModule:
@@ -209,7 +223,8 @@ def graph_of(functional: Callable[..., Any], fakes: list[torch.Tensor]) -> torch
 
 
 def _hook_as(tensor: torch.Tensor, parameter: torch.Tensor) -> None:
-    """Functions that torch is to call with the gradient of the parameter, it calls with that of the tensor."""
+    """Functions that torch is to call with the gradient of the parameter, it calls with that of the
+    tensor."""
     for hook in (parameter._backward_hooks or {}).values():
         tensor.register_hook(hook)  # type: ignore[no-untyped-call]
     for hook in (parameter._post_accumulate_grad_hooks or {}).values():
@@ -217,8 +232,8 @@ def _hook_as(tensor: torch.Tensor, parameter: torch.Tensor) -> None:
 
 
 class _Gradients:
-    """Finds parameters whose gradients the next step would add to. Each has one from the step before, which this one is to clear before
-    it derives that parameter, or before it ends."""
+    """Finds parameters whose gradients the next step would add to. Each has one from the step before, which
+    this one is to clear before it derives that parameter, or before it ends."""
 
     def __init__(self, parameters: dict[str, torch.Tensor]) -> None:
         self._parameters = parameters
@@ -251,16 +266,16 @@ class _Gradients:
 
     def need_cleared(self) -> None:
         """Raises InvalidArgument."""
-        left = [label for label in self._parameters if label in self._added_to and (grad := self._parameters[label].grad) is not None
-                and id(grad) not in self._zero]
+        left = [label for label in self._parameters if label in self._added_to
+                and (grad := self._parameters[label].grad) is not None and id(grad) not in self._zero]
         if left:
-            raise InvalidArgument(f"capture: found gradients that the step leaves to the next one ({left[0]} has one), needed a step "
-                                  f"that clears them: optimizer.zero_grad()")
+            raise InvalidArgument(f"capture: found gradients that the step leaves to the next one ({left[0]} "
+                                  "has one), needed a step that clears them: optimizer.zero_grad()")
 
 
 class _ScopeMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Writes to each node of the graph the module that it is of. Of a gradient that is the module whose operation autograd
-    derives."""
+    """Writes to each node of the graph the module that it is of. Of a gradient that is the module whose
+    operation autograd derives."""
 
     supports_higher_order_operators = True  # no program has one: they are named as others are
 
@@ -318,7 +333,8 @@ class _ScopeMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
             return func(*args, **(kwargs or {}))
         if torch.Tag.nondeterministic_seeded in func.tags:
             fx_traceback.current_meta["custom"]["draw"] = _next_draw()
-        if torch.Tag.dynamic_output_shape in func.tags and func is not _aten.index.Tensor:  # by numbers it has a shape
+        # by numbers it has a shape
+        if torch.Tag.dynamic_output_shape in func.tags and func is not _aten.index.Tensor:
             found = self._constants.asked_result(func, args, kwargs or {}, line_of_step())
             if found is not None:
                 own = next(leaf for leaf in pytree.tree_leaves(args) if isinstance(leaf, torch.Tensor))
@@ -339,8 +355,8 @@ class _ScopeMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
         return outer if last.startswith(FUSED_ATTENTION) else scope
 
     def _kernel_in(self, scope: str) -> str:
-        """The scope of the kernel that is traced now: a second one in the same scope has a number. The gradient's is that of its
-        operations."""
+        """The scope of the kernel that is traced now: a second one in the same scope has a number. The
+        gradient's is that of its operations."""
         if self._outside(scope) != scope:
             return scope
         calls = self._kernels.setdefault(scope, [])
@@ -378,18 +394,21 @@ class _ScopeMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
         """Refuses tensors from outside modules, and shapes that follow from values unless
         _aten_ctc.TAKES_SELECTED has the op."""
         for leaf in pytree.tree_leaves(arguments):
-            if _follows_from_values(leaf) and (not isinstance(func, torch._ops.OpOverload) or func._schema.name not in _aten_ctc.TAKES_SELECTED):
+            if _follows_from_values(leaf) and (not isinstance(func, torch._ops.OpOverload)
+                                               or func._schema.name not in _aten_ctc.TAKES_SELECTED):
                 raise DynamicOutputShapeException(func)
             if not is_plain(leaf):
                 continue
             self._seen.add(memory_of(leaf))
             if memory_of(leaf) in self._elsewhere:
-                raise Unsupported(f"capture: found {self._elsewhere[memory_of(leaf)]}, or its gradient, from elsewhere than its module (a set, a view, an "
-                                  f"iterator), needed it as the module has it, or from a variable, list, tuple or dict")
+                raise Unsupported(f"capture: found {self._elsewhere[memory_of(leaf)]}, or its gradient, "
+                                  "from elsewhere than its module (a set, a view, an iterator), "
+                                  "needed it as the module has it, or from a variable, list, tuple or dict")
 
     def _need_own(self, func: Any, args: Sequence[Any]) -> None:
         """Raises Unsupported for a tensor that the step's variables hold, and that the operation changes."""
-        written = [arg for arg, told in zip(args, func._schema.arguments) if told.alias_info is not None and told.alias_info.is_write]
+        written = [arg for arg, told in zip(args, func._schema.arguments) if told.alias_info is not None
+                   and told.alias_info.is_write]
         for leaf in pytree.tree_leaves(written):
             label = self._variables.label(leaf) if isinstance(leaf, torch.Tensor) else None
             if label is not None:
@@ -409,8 +428,8 @@ class _Asked(DataDependentOutputException):
 
 
 def _next_draw() -> int:
-    """The number of a draw. torch's generator counts them: what computes a part of the step again (torch.utils.checkpoint) sets
-    that back, and draws the same again."""
+    """The number of a draw. torch's generator counts them: what computes a part of the step again
+    (torch.utils.checkpoint) sets that back, and draws the same again."""
     number = torch.default_generator.initial_seed()
     torch.default_generator.manual_seed(number + 1)
     return number
@@ -426,9 +445,10 @@ def _counted_draws() -> Iterator[None]:
         torch.default_generator.set_state(before)
 
 
-def _counting_in_double(optimizer: torch.optim.Optimizer) -> Iterator[tuple[dict[str, Any], str, torch.Tensor]]:
-    """Gives torch's optimizers their numbers, as that of the step, as doubles, as those of Python's are: in f32
-    half of the bits of 1 - 0.999 are lost. Yields the places and the tensors that were there."""
+def _counting_in_double(optimizer: torch.optim.Optimizer) -> Iterator[
+        tuple[dict[str, Any], str, torch.Tensor]]:
+    """Gives torch's optimizers their numbers, as that of the step, as doubles, as those of Python's are: in
+    f32 half of the bits of 1 - 0.999 are lost. Yields the places and the tensors that were there."""
     homes = (kind.__module__ for kind in type(optimizer).__mro__ if kind is not torch.optim.Optimizer)
     if not any(home.startswith("torch.optim.") for home in homes):
         return
@@ -468,12 +488,15 @@ def _scopes(state: StepState, gradients: _Gradients, mode: _ScopeMode) -> Iterat
     def need_known(optimizer: torch.optim.Optimizer, *_: Any) -> None:
         if not any(optimizer is one for one in state.optimizers):
             name = type(optimizer).__name__
-            raise InvalidArgument(f"capture: found a step of {name} that the step's variables do not hold, needed uses=[.., optimizer]")
+            raise InvalidArgument(f"capture: found a step of {name} that the step's variables do not hold, "
+                                  "needed uses=[.., optimizer]")
 
-    hooks = [nn_module.register_module_forward_pre_hook(enter), nn_module.register_module_forward_hook(leave, always_call=True)]
+    hooks = [nn_module.register_module_forward_pre_hook(enter),
+             nn_module.register_module_forward_hook(leave, always_call=True)]
     hooks.append(register_optimizer_step_pre_hook(need_known))
     for optimizer in state.optimizers:
-        hooks += [optimizer.register_step_pre_hook(enter_optimizer), optimizer.register_step_post_hook(leave_optimizer)]
+        hooks += [optimizer.register_step_pre_hook(enter_optimizer),
+                  optimizer.register_step_post_hook(leave_optimizer)]
     try:
         with mode, Functions():
             yield
@@ -497,7 +520,8 @@ def in_words() -> Iterator[None]:
     try:
         yield
     except (DataDependentOutputException, DynamicOutputShapeException, GuardOnDataDependentSymNode) as error:
-        what = "a shape that depends on values" if isinstance(error, DynamicOutputShapeException) else "the value of a tensor"
+        what = ("a shape that depends on values" if isinstance(error, DynamicOutputShapeException)
+                else "the value of a tensor")
         line = _line_of(error)
         place = line.partition(" ")[0].rpartition("/")[2]
         is_check = getattr(error, "is_check", False)
@@ -513,13 +537,14 @@ def in_words() -> Iterator[None]:
     except TypeError as error:
         if "SymFloat" not in str(error):
             raise
-        raise Unsupported(f"capture: {_line_of(error)}: found a number that only a run knows ({error}), needed a step that computes with it, "
-                          f"or gives it back") from None
+        raise Unsupported(f"capture: {_line_of(error)}: found a number that only a run knows ({error}), "
+                          "needed a step that computes with it, or gives it back") from None
 
 
 def _line_of(error: BaseException) -> str:
     own = os.path.dirname(torch.__file__), os.path.dirname(_PACKAGE)
-    frames = [frame for frame in traceback.extract_tb(error.__traceback__) if not frame.filename.startswith(own)]
+    frames = [frame for frame in traceback.extract_tb(error.__traceback__)
+              if not frame.filename.startswith(own)]
     last = frames[-1] if frames else traceback.extract_tb(error.__traceback__)[-1]
     return f"{last.filename}:{last.lineno} ({last.line})"
 
@@ -533,7 +558,8 @@ def _argument_name(step: Callable[..., Any], path: Any) -> str:
     """"tokens", "batch.labels": as the step calls its argument."""
     first, *rest = path
     try:
-        known = inspect.signature(step.forward if isinstance(step, torch.nn.Module) else step).parameters.values()
+        known = inspect.signature(step.forward if isinstance(step,
+                                                             torch.nn.Module) else step).parameters.values()
     except (TypeError, ValueError):  # of a function that is not Python's
         known = {}.values()
     names = [p.name for p in known if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]

@@ -55,7 +55,8 @@ class Writer:
         self.build = Builder()
         self.kept: list[int] = []  #: the inputs that the program has
         self.replaced: list[int] = []  #: those that its last outputs replace
-        self.pairs_in: list[bool] = []  #: which of the inputs are complex and computed with, so that they are real in the program
+        #: which of the inputs are complex and computed with, so that they are real in the program
+        self.pairs_in: list[bool] = []
         self.pairs_out: list[bool] = []  #: the same of outputs
         self.values: dict[torch.fx.Node, Any] = {}
 
@@ -65,10 +66,12 @@ class Writer:
         placeholders = [node for node in nodes if node.op == "placeholder"]
         returned = next(node for node in nodes if node.op == "output").args[0]
         results, state = returned[:traced.results], returned[traced.results:]
-        changed = [origin_of(new) is not placeholder for new, placeholder in zip(state, placeholders, strict=False)]
+        changed = [origin_of(new) is not placeholder
+                   for new, placeholder in zip(state, placeholders, strict=False)]
         wanted = [*results, *(new for new, is_new in zip(state, changed, strict=True) if is_new)]
         live = live_of(nodes, wanted)
-        self.kept = [i for i, node in enumerate(placeholders) if not traced.inputs[i].is_fresh or node in live]
+        self.kept = [i for i, node in enumerate(placeholders) if not traced.inputs[i].is_fresh
+                     or node in live]
         self.replaced = [i for i, is_new in enumerate(changed) if is_new]
         for i in self.kept:
             slot = traced.inputs[i]
@@ -78,9 +81,10 @@ class Writer:
         self.write(traced.graph, live)
         return self.outputs_of(wanted)
 
-    def give(self, placeholder: torch.fx.Node, label: str, tensor: torch.Tensor, kind: str, mark: Sequence[str] | None = None) -> None:
-        """The placeholder is an input of the program, cut by the axes of each dim, if a mark is given. Raises InvalidArgument for a
-        dtype that no program has."""
+    def give(self, placeholder: torch.fx.Node, label: str, tensor: torch.Tensor, kind: str,
+             mark: Sequence[str] | None = None) -> None:
+        """The placeholder is an input of the program, cut by the axes of each dim, if a mark is given. Raises
+        InvalidArgument for a dtype that no program has."""
         try:
             found = Type.of(tensor)
         except Refused as refused:
@@ -115,13 +119,15 @@ class Writer:
                     return Complex(literal(self.build, tensor.real), literal(self.build, tensor.imag))
                 return literal(self.build, tensor)
             except Refused as refused:
-                return self.build.refused(f"a tensor that the step holds: {refused}", (), None, tuple(tensor.shape))
+                return self.build.refused(f"a tensor that the step holds: {refused}", (), None,
+                                          tuple(tensor.shape))
 
     def _add(self, node: torch.fx.Node) -> None:
         count_operation("written")
         told = node.meta.get("custom", {})
         scope, backward = told.get("scope", ""), told.get("backward", False)
-        operation = str(node.target) if isinstance(node.target, torch._ops.OpOverload) else f"{getattr(node.target, '__name__', node.target)} of a number"
+        operation = (str(node.target) if isinstance(node.target, torch._ops.OpOverload)
+                     else f"{getattr(node.target, '__name__', node.target)} of a number")
         with self.build.inside(scope, backward, _Place(operation, scope)):
             try:
                 self.values[node] = result_of(self.build, node, self.values)
@@ -132,7 +138,8 @@ class Writer:
                 self.values[node] = each(node.meta["val"], lambda val: self._refused(reason, operands, val))
 
     def _refused(self, reason: str, operands: Sequence[Value], val: Any) -> Value | Complex:
-        dtype, shape = OURS.get(val.dtype) if isinstance(val, torch.Tensor) else "f64", tuple(getattr(val, "shape", ()))
+        dtype, shape = (OURS.get(val.dtype) if isinstance(val, torch.Tensor) else "f64",
+                        tuple(getattr(val, "shape", ())))
         part = self.build.refused(reason, operands, PARTS.get(dtype or "", dtype), shape)
         return Complex(part, part) if dtype in PARTS else part
 
@@ -177,7 +184,8 @@ class _Values:
     def inputs_of(self, args: tuple[Any, ...]) -> Sequence[Any]:
         leaves, tree = pytree.tree_flatten(args)
         if tree != self._tree:
-            raise InvalidArgument(f"run: found arguments of the tree {tree}, needed {self._tree}, of which the program was captured")
+            raise InvalidArgument(f"run: found arguments of the tree {tree}, needed {self._tree}, "
+                                  "of which the program was captured")
         for leaf, known in zip(leaves, self._numbers, strict=True):
             is_tensor = isinstance(leaf, torch.Tensor)
             if is_tensor != (known is torch.Tensor) or (not is_tensor and leaf != known):
@@ -188,15 +196,18 @@ class _Values:
         given = [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]
         for place, label, value, line in self._asked:
             if not torch.equal(given[place], value):
-                raise InvalidArgument(f"run: found other values of {label} than at the capture, needed the same: {line} asks for them, so that they "
-                                      f"are part of the program")
-        key = [array_of(torch.empty((), dtype=torch.int64).random_().view(torch.uint64))] if self._draws else []
+                raise InvalidArgument(f"run: found other values of {label} than at the capture, needed the "
+                                      f"same: {line} asks for them, so that they are part of the program")
+        key = [array_of(torch.empty((),
+                                    dtype=torch.int64).random_().view(torch.uint64))] if self._draws else []
         tensors = [*(slot.value() for slot in self._state), *given]
-        real = [torch.view_as_real(one.resolve_conj()) if is_pair else one for one, is_pair in zip(tensors, self._pairs_in, strict=True)]
+        real = [torch.view_as_real(one.resolve_conj()) if is_pair else one
+                for one, is_pair in zip(tensors, self._pairs_in, strict=True)]
         return [*map(array_of, real), *key]
 
     def result_of(self, arrays: Sequence[Any]) -> Any:
-        tensors = [torch.view_as_complex(shared_tensor(array).clone(memory_format=torch.contiguous_format)) if is_pair else shared_tensor(array)
+        tensors = [torch.view_as_complex(shared_tensor(array).clone(memory_format=torch.contiguous_format))
+                   if is_pair else shared_tensor(array)
                    for array, is_pair in zip(arrays, self._pairs_out, strict=True)]
         for slot, tensor in zip(self._replaced, tensors[self._results:], strict=True):
             slot.give(tensor)

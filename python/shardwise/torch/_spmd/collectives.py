@@ -72,7 +72,8 @@ class _Parts:
                                                                                     *shape)
         rank = len(self.mesh.mesh_shape)
         spec = tuple((axis,) for axis in range(rank)) + ((),) * len(shape)
-        made: Any = _lazy.call(torch.ops.shardwise.enter_manual.default, whole, Placement(self.mesh, spec),  # type: ignore[arg-type]
+        placement: Any = Placement(self.mesh, spec)
+        made: Any = _lazy.call(torch.ops.shardwise.enter_manual.default, whole, placement,
                                [*[1] * rank, *shape])
         return made.reshape(shape)
 

@@ -35,9 +35,9 @@ def sharding_text(tensor: torch.Tensor) -> str:
     placement = placement_of(tensor)
     if placement is not None:
         return placement.text
-    is_there = isinstance(tensor, LazyTensor) and tensor._root.value is not None
-    return ("{replicated}" if is_there and (not tensor._path or tensor._root.placement is None)  # type: ignore[attr-defined]
-            else "")
+    if not isinstance(tensor, LazyTensor) or tensor._root.value is None:
+        return ""
+    return "{replicated}" if not tensor._path or tensor._root.placement is None else ""
 
 
 def sharding_type(tensor: torch.Tensor) -> ShardingType | None:

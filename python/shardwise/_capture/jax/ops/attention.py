@@ -1,5 +1,5 @@
-"""Attention of `jax.nn.dot_product_attention(implementation="cudnn")`: JAX's own products in the scope of a kernel, so that a plan has
-no memory for its scores. cuDNN itself is not needed."""
+"""Attention of `jax.nn.dot_product_attention(implementation="cudnn")`: JAX's own products in the scope of a
+kernel, so that a plan has no memory for its scores. cuDNN itself is not needed."""
 
 from __future__ import annotations
 
@@ -33,10 +33,12 @@ def without_cudnn() -> Iterator[None]:
 
 
 def _attention(params: Any, operands: Sequence[Any]) -> Callable[..., tuple[Any, Any]]:
-    """The result and logsumexp by query, key, value and bias, as the kernel has them. The other operands are given."""
+    """The result and logsumexp by query, key, value and bias, as the kernel has them. The other operands are
+    given."""
     _, _, _, bias, query_lengths, key_lengths, *unknown = operands
     if any(x.size for x in unknown) or params["dropout_rate"]:
-        raise Refused("found packed or paged sequences or dropout, needed attention as jax.nn.dot_product_attention has it")
+        raise Refused("found packed or paged sequences or dropout, "
+                      "needed attention as jax.nn.dot_product_attention has it")
     is_swapped = params["layout"] == cudnn.AttentionLayout.BNTH.value
     window, mask = params["sliding_window_length"], params["mask_type"]
 
@@ -47,8 +49,9 @@ def _attention(params: Any, operands: Sequence[Any]) -> Callable[..., tuple[Any,
         made, rows = jax.nn.dot_product_attention(
             swapped(query), swapped(key), swapped(value), bias if bias.size else None, scale=params["scale"],
             is_causal=mask in (cudnn.MaskType.CAUSAL, cudnn.MaskType.PADDING_CAUSAL),
-            query_seq_lengths=query_lengths if query_lengths.size else None, key_value_seq_lengths=key_lengths if key_lengths.size else None,
-            local_window_size=None if window is None else (window - 1, 0), implementation="xla", return_residual=True)
+            query_seq_lengths=query_lengths if query_lengths.size else None, key_value_seq_lengths=key_lengths
+            if key_lengths.size else None, local_window_size=None if window is None else (window - 1, 0),
+            implementation="xla", return_residual=True)
         return swapped(made), jnp.swapaxes(rows, 1, 2).astype(jnp.float32)
 
     return attention
@@ -61,7 +64,8 @@ def _written(call: Call, function: Callable[..., Any], operands: Sequence[Value]
 
 @rule("dot_product_attention_fwd_wrapper")
 def _forward(call: Call, *operands: Value) -> Sequence[Value]:
-    return _written(call, lambda *given: _attention(call.params, given[:10])(*given[:4])[:len(call.results)], operands)
+    return _written(call, lambda *given: _attention(call.params, given[:10])(*given[:4])[:len(call.results)],
+                    operands)
 
 
 @rule("dot_product_attention_bwd_wrapper")

@@ -1,5 +1,5 @@
-"""Complex numbers that are computed with, as rotary embeddings do: a pair of real tensors each. In and out of a program they are real, with
-a last dim of 2."""
+"""Complex numbers that are computed with, as rotary embeddings do: a pair of real tensors each. In and out of
+a program they are real, with a last dim of 2."""
 
 from __future__ import annotations
 
@@ -18,9 +18,11 @@ from .rules import RULES, Call
 OF_BOTH = Rules()
 
 #: Primitives that apply to each part separately; real operands (indices, conditions) serve both.
-_OF_EACH = frozenset("""copy stop_gradient name pvary device_put optimization_barrier sharding_constraint reshard broadcast_in_dim reshape squeeze
-    transpose slice pad concatenate stack unstack tile split rev empty2 select_n dynamic_slice dynamic_update_slice gather scatter scatter-add
-    scatter-sub reduce_sum psum cumsum neg add sub add_any""".split())
+_OF_EACH = frozenset(
+    """copy stop_gradient name pvary device_put optimization_barrier sharding_constraint reshard
+    broadcast_in_dim reshape squeeze transpose slice pad concatenate stack unstack tile split rev empty2
+    select_n dynamic_slice dynamic_update_slice gather scatter scatter-add scatter-sub reduce_sum psum
+    cumsum neg add sub add_any""".split())
 
 #: Those that are written with complex operands as they are with real ones: loops and branches.
 _OF_ANY = frozenset(("scan", "cond", "while", "custom_linear_solve", "shard_map"))
@@ -41,7 +43,8 @@ def _each(name: str, call: Call, operands: Sequence[Any]) -> Any:
     results = [(PARTS.get(dtype, dtype), shape) for dtype, shape in call.results]
 
     def made(part: str) -> list[Value]:
-        found = RULES[name](replace(call, results=results), *(getattr(x, part) if isinstance(x, Complex) else x for x in operands))
+        found = RULES[name](replace(call, results=results),
+                            *(getattr(x, part) if isinstance(x, Complex) else x for x in operands))
         return list(found) if isinstance(found, (list, tuple)) else [found]
 
     real, imag = made("real"), made("imag")
@@ -76,7 +79,8 @@ def _convert(call: Call, x: Complex | Value) -> Complex | Value:
     if not isinstance(x, Complex):
         real = text.convert(x, dtype)
         return Complex(real, text.full(real, 0))
-    return Complex(text.convert(x.real, dtype), text.convert(x.imag, dtype)) if call.dtype in PARTS else text.convert(x.real, dtype)
+    return (Complex(text.convert(x.real, dtype), text.convert(x.imag, dtype)) if call.dtype in PARTS
+            else text.convert(x.real, dtype))
 
 
 @OF_BOTH.rule("iota")
@@ -117,7 +121,8 @@ def _sign(call: Call, x: Complex) -> Complex:
     return Complex(text.elementwise("div", x.real, size), text.elementwise("div", x.imag, size))
 
 
-for _name, _function in (("exp", exponential), ("log", logarithm), ("sqrt", root), ("sin", sine), ("cos", cosine), ("eq", equal)):
+for _name, _function in (("exp", exponential), ("log", logarithm), ("sqrt", root), ("sin", sine),
+                         ("cos", cosine), ("eq", equal)):
     OF_BOTH[_name] = lambda call, *operands, function=_function: function(call.text, *operands)
 
 
@@ -129,7 +134,8 @@ def _rsqrt(call: Call, x: Complex) -> Complex:
 @OF_BOTH.rule("pow")
 def _pow(call: Call, x: Complex | Value, y: Complex | Value) -> Complex:
     part = PARTS[call.dtype]
-    return power(call.text, x if isinstance(x, Complex) else Complex(call.text.convert(x, part), Number(0, part, x.shape)), y)
+    return power(call.text, x if isinstance(x, Complex)
+                 else Complex(call.text.convert(x, part), Number(0, part, x.shape)), y)
 
 
 @OF_BOTH.rule("ne")
@@ -148,16 +154,20 @@ def _dot_general(call: Call, a: Complex | Value, b: Complex | Value) -> Complex:
 
     text = call.text
     if not isinstance(a, Complex) or not isinstance(b, Complex):
-        pairs: list[tuple[Any, Any]] = [(getattr(a, part, a), getattr(b, part, b)) for part in ("real", "imag")]
+        pairs: list[tuple[Any, Any]] = [(getattr(a, part, a), getattr(b, part, b))
+                                        for part in ("real", "imag")]
         return Complex(*(of(text.convert(x, real.dtype), text.convert(y, real.dtype)) for x, y in pairs))
-    return Complex(text.elementwise("sub", of(a.real, b.real), of(a.imag, b.imag)), text.elementwise("add", of(a.real, b.imag), of(a.imag, b.real)))
+    return Complex(text.elementwise("sub", of(a.real, b.real), of(a.imag, b.imag)),
+                   text.elementwise("add", of(a.real, b.imag), of(a.imag, b.real)))
 
 
 @OF_BOTH.rule("fft")
 def _fft(call: Call, x: Any) -> Any:
-    text, sizes, kind = call.text, call.params["fft_lengths"], int(call.params["fft_type"])  # there, back, of real numbers there, back
+    # there, back, of real numbers there, back
+    text, sizes, kind = call.text, call.params["fft_lengths"], int(call.params["fft_type"])
     if 0 in x.shape or 0 in call.shape:
-        return Complex(*(Number(0, PARTS[call.dtype], call.shape) for _ in range(2))) if call.dtype in PARTS else Number(0, call.dtype, call.shape)
+        return Complex(*(Number(0, PARTS[call.dtype], call.shape)
+                         for _ in range(2))) if call.dtype in PARTS else Number(0, call.dtype, call.shape)
     dims = range(len(x.shape) - len(sizes), len(x.shape))
     if kind == 0:
         return transformed(text, x, dims, -1)

@@ -10,18 +10,21 @@ from ...._programs.text import Number, ProgramText, Refused, Shape, Value
 _PHILOX = (0xD2511F53, 0xCD9E8D57), (0x9E3779B9, 0xBB67AE85)  #: factors, and the key's increments per round
 
 
-def random_bits(text: ProgramText, algorithm: str, state: Value, dtype: str, shape: Shape) -> tuple[Value, Value]:
+def random_bits(text: ProgramText, algorithm: str, state: Value, dtype: str,
+                shape: Shape) -> tuple[Value, Value]:
     """The state after, and unsigned numbers of the shape. state: two u64, a key and a counter. Raises
     Refused."""
     if math.prod(shape) >= 2**32:
         raise Refused(f"found {list(shape)} random numbers, needed fewer than 2^32")
     draw = _threefry_bits if algorithm.endswith("THREE_FRY") else _philox_bits
     words, counters = draw(text, state, "u64" if dtype == "u64" else "u32", shape)
-    after = text.concatenate([text.part(state, 0, 0, 1), text.elementwise("add", text.part(state, 0, 1, 2), Number(counters, "u64", (1,)))], 0)
+    after = text.concatenate([text.part(state, 0, 0, 1), text.elementwise("add", text.part(state, 0, 1, 2),
+                                                                          Number(counters, "u64", (1,)))], 0)
     return after, text.convert(words, dtype)
 
 
-def threefry2x32(text: ProgramText, key_0: Value, key_1: Value, x_0: Value, x_1: Value) -> tuple[Value, Value]:
+def threefry2x32(text: ProgramText, key_0: Value, key_1: Value, x_0: Value,
+                 x_1: Value) -> tuple[Value, Value]:
     """Salmon et al., "Parallel random numbers: as easy as 1, 2, 3": 20 rounds."""
 
     def add(a: Value, b: Value) -> Value:
@@ -29,7 +32,8 @@ def threefry2x32(text: ProgramText, key_0: Value, key_1: Value, x_0: Value, x_1:
 
     def rotated(x: Value, bits: int) -> Value:
         left = text.elementwise("shift_left", x, text.full(x, bits))
-        return text.elementwise("logical_or", left, text.elementwise("shift_right_logical", x, text.full(x, 32 - bits)))
+        return text.elementwise("logical_or", left,
+                                text.elementwise("shift_right_logical", x, text.full(x, 32 - bits)))
 
     keys = key_0, key_1, _xor(text, key_0, key_1, text.full(key_0, 0x1BD11BDA))
     a, b = add(x_0, key_0), add(x_1, key_1)
@@ -51,7 +55,8 @@ def _xor(text: ProgramText, *values: Value) -> Value:
 
 def _halves(text: ProgramText, x: Value) -> tuple[Value, Value]:
     """Returns the low and the high 32 bits of u64 values."""
-    return text.convert(x, "u32"), text.convert(text.elementwise("shift_right_logical", x, text.full(x, 32)), "u32")
+    return text.convert(x, "u32"), text.convert(text.elementwise("shift_right_logical", x, text.full(x, 32)),
+                                                "u32")
 
 
 def _whole(text: ProgramText, low: Value, high: Value) -> Value:
@@ -64,7 +69,8 @@ def _counted(text: ProgramText, first: Value, shape: Shape) -> Value:
     found = text.broadcast(first, shape, [])
     for dim in range(len(shape)):
         along = text.iota("u64", shape, dim)
-        found = text.elementwise("add", found, text.elementwise("mul", along, text.full(along, math.prod(shape[dim + 1:]))))
+        found = text.elementwise("add", found,
+                                 text.elementwise("mul", along, text.full(along, math.prod(shape[dim + 1:]))))
     return found
 
 
@@ -73,7 +79,8 @@ def _key_and_counter(text: ProgramText, state: Value) -> list[Value]:
 
 
 def _philox_bits(text: ProgramText, state: Value, dtype: str, shape: Shape) -> tuple[Value, int]:
-    """Four words of a counter, along the last dim if it is a multiple: then a cut of the others moves nothing."""
+    """Four words of a counter, along the last dim if it is a multiple: then a cut of the others moves
+    nothing."""
     per = 4 if dtype == "u32" else 2
     count = math.prod(shape)
     along = shape if shape and shape[-1] % per == 0 else (-(-count // per) * per,)
@@ -84,7 +91,8 @@ def _philox_bits(text: ProgramText, state: Value, dtype: str, shape: Shape) -> t
     high = text.elementwise("add", text.broadcast(key, blocks, []), has_wrapped)
     words = _philox(text, [*_halves(text, low), *_halves(text, high)], _halves(text, key))
     parts = words if per == 4 else [_whole(text, *words[:2]), _whole(text, *words[2:])]
-    found = text.reshape(text.concatenate([text.reshape(part, (*blocks, 1)) for part in parts], len(blocks)), along)
+    found = text.reshape(text.concatenate([text.reshape(part, (*blocks, 1)) for part in parts], len(blocks)),
+                         along)
     return found if along == shape else text.reshape(text.part(found, 0, 0, count), shape), math.prod(blocks)
 
 
@@ -92,8 +100,10 @@ def _philox(text: ProgramText, counter: Sequence[Value], key: Sequence[Value]) -
     """Philox4x32-10, of the same paper."""
     a, b, c, d = counter
     for number in range(10):
-        keys = [text.elementwise("add", half, text.full(half, number * step % 2**32)) for half, step in zip(key, _PHILOX[1])]
-        products = [text.elementwise("mul", text.convert(x, "u64"), Number(factor, "u64", x.shape)) for x, factor in zip((a, c), _PHILOX[0])]
+        keys = [text.elementwise("add", half, text.full(half, number * step % 2**32))
+                for half, step in zip(key, _PHILOX[1])]
+        products = [text.elementwise("mul", text.convert(x, "u64"), Number(factor, "u64", x.shape))
+                    for x, factor in zip((a, c), _PHILOX[0])]
         (low_a, high_a), (low_c, high_c) = (_halves(text, product) for product in products)
         a, b, c, d = _xor(text, high_c, b, keys[0]), low_c, _xor(text, high_a, d, keys[1]), low_a
     return a, b, c, d

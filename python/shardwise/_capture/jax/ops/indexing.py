@@ -1,5 +1,5 @@
-"""Primitives that look up or change elements by index. XLA's gather and scatter take windows at places; a program looks up one
-dim, so several indices become one of the dims together."""
+"""Primitives that look up or change elements by index. XLA's gather and scatter take windows at places; a
+program looks up one dim, so several indices become one of the dims together."""
 
 from __future__ import annotations
 
@@ -33,9 +33,10 @@ def _dynamic_update_slice(call: Call, x: Value, update: Value, *starts: Value) -
 
 
 class _Places:
-    """Where the windows of a gather or scatter are: for each place (the dims `batch` of the ids) a start in some dims of x,
-    and a window of an extent in each dim. Dims of x that pair with dims of the ids (`paired`: dim of x to dim of the ids) have
-    an index, too: the place itself. Windows have no dim for those that are `dropped`."""
+    """Where the windows of a gather or scatter are: for each place (the dims `batch` of the ids) a start in
+    some dims of x, and a window of an extent in each dim. Dims of x that pair with dims of the ids (`paired`:
+    dim of x to dim of the ids) have an index, too: the place itself. Windows have no dim for those that are
+    `dropped`."""
 
     def __init__(self, text: ProgramText, x: Shape, ids: Value, dims: Sequence[int], sizes: Sequence[int],
                  dropped: Sequence[int], paired: dict[int, int], mode: Any) -> None:
@@ -57,10 +58,12 @@ class _Places:
         """Returns the starts of windows, clamped to be inside, and notes which ones were. If a gather
         promises that all are inside, the nearest one inside replaces one that is not, as in XLA."""
         text = self.text
-        bounded = text.elementwise("min", text.elementwise("max", start, text.full(start, 0)), text.full(start, last))
+        bounded = text.elementwise("min", text.elementwise("max", start, text.full(start, 0)),
+                                   text.full(start, last))
         if "FILL" in mode:
             inside = text.elementwise("eq", bounded, start)
-            self.inside = inside if self.inside is None else text.elementwise("logical_and", self.inside, inside)
+            self.inside = inside if self.inside is None else text.elementwise("logical_and", self.inside,
+                                                                              inside)
         return bounded
 
     @property
@@ -89,13 +92,15 @@ class _Places:
         start = text.broadcast(self.start[dim], shape, range(len(self.batch)))
         if dim not in windows:
             return start
-        return text.elementwise("add", start, text.iota(self.dtype, shape, len(self.batch) + list(windows).index(dim)))
+        return text.elementwise("add", start,
+                                text.iota(self.dtype, shape, len(self.batch) + list(windows).index(dim)))
 
     def flat_ids(self, dims: Sequence[int], windows: Sequence[int]) -> Value:
         """The index in these dims taken together, row-major."""
         text, flat = self.text, self.ids(dims[0], windows)
         for dim in dims[1:]:
-            flat = text.elementwise("add", text.elementwise("mul", flat, text.full(flat, self.x[dim])), self.ids(dim, windows))
+            flat = text.elementwise("add", text.elementwise("mul", flat, text.full(flat, self.x[dim])),
+                                    self.ids(dim, windows))
         return flat
 
     def along(self, dim: int) -> tuple[Value, list[int]]:
@@ -111,7 +116,8 @@ class _Places:
             order += free if d == dim else [self.paired[d]]
         many = math.prod(ids.shape[number] for number in free)
         ids = text.reshape(text.transpose(ids, order), [many if d == dim else self.x[d] for d in beside])
-        return text.broadcast(ids, tuple(many if d == dim else extent for d, extent in enumerate(self.x)), beside), free
+        return text.broadcast(ids, tuple(many if d == dim else extent
+                                         for d, extent in enumerate(self.x)), beside), free
 
 
 # ---- gather. Dims of its result have names: ("batch", dim of the ids) or ("x", dim of x).
@@ -133,7 +139,8 @@ def _gather(call: Call, x: Value, ids: Value) -> Value:
     paired = dict(zip(numbers.operand_batching_dims, numbers.start_indices_batching_dims))
     places = _Places(text, x.shape, ids, numbers.start_index_map, sizes,
                      numbers.collapsed_slice_dims, paired, call.params["mode"])
-    kept = [dim for dim in range(len(x.shape)) if dim not in numbers.collapsed_slice_dims and dim not in paired]
+    kept = [dim for dim in range(len(x.shape)) if dim not in numbers.collapsed_slice_dims
+            and dim not in paired]
     at_batch = [dim for dim in range(len(call.shape)) if dim not in numbers.offset_dims]
     if places.is_one:
         found = text.reshape(text.dynamic_slice(x, places.starts(), sizes), call.shape)
@@ -175,7 +182,8 @@ def _looked_up(text: ProgramText, x: Value, places: _Places) -> tuple[Value, lis
     ids = places.flat_ids(dims, windows)
     before = [dim for dim in rest if dim < dims[0]] if len(dims) == 1 else []
     after = [dim for dim in rest if dim not in before]
-    names = [*(("x", dim) for dim in before), *batch, *(("x", window) for window in windows), *(("x", dim) for dim in after)]
+    names = [*(("x", dim) for dim in before), *batch, *(("x", window) for window in windows),
+             *(("x", dim) for dim in after)]
     if len(dims) == 1:
         return text.take(x, ids, dims[0]), names
     together = text.transpose(x, [*dims, *rest])
@@ -189,18 +197,21 @@ def _looked_up(text: ProgramText, x: Value, places: _Places) -> tuple[Value, lis
 def _scatter(combination: str, call: Call, x: Value, ids: Value, updates: Value) -> Value:
     text, numbers = call.text, call.params["dimension_numbers"]
     paired = dict(zip(numbers.operand_batching_dims, numbers.scatter_indices_batching_dims))
-    kept = [dim for dim in range(len(x.shape)) if dim not in numbers.inserted_window_dims and dim not in paired]
+    kept = [dim for dim in range(len(x.shape)) if dim not in numbers.inserted_window_dims
+            and dim not in paired]
     size_of = dict(zip(kept, (updates.shape[dim] for dim in numbers.update_window_dims)))
     sizes = [size_of.get(dim, 1) for dim in range(len(x.shape))]
     # XLA drops updates outside, also in the gradient of a clipped scatter.
     mode = "FILL" if "PROMISE" in str(call.params["mode"]) else call.params["mode"]
-    places = _Places(text, x.shape, ids, numbers.scatter_dims_to_operand_dims, sizes, numbers.inserted_window_dims, paired, mode)
+    places = _Places(text, x.shape, ids, numbers.scatter_dims_to_operand_dims, sizes,
+                     numbers.inserted_window_dims, paired, mode)
     at_batch = [dim for dim in range(len(updates.shape)) if dim not in numbers.update_window_dims]
     if places.is_one:
         return _at_one_place(text, combination, x, text.reshape(updates, sizes), places)
     is_sum = combination == "add" and x.dtype != "bool"
     if places.inside is not None and is_sum:  # elsewhere nothing is added
-        updates = text.select(text.broadcast(places.inside, updates.shape, at_batch), updates, text.full(updates, 0))
+        updates = text.select(text.broadcast(places.inside, updates.shape, at_batch), updates,
+                              text.full(updates, 0))
     names: list[Any] = [None] * len(updates.shape)
     for number, at in enumerate(at_batch):
         names[at] = ("batch", number)
@@ -214,10 +225,12 @@ def _at_one_place(text: ProgramText, combination: str, x: Value, update: Value, 
     if combination != "set":
         update = text.elementwise(combination, text.dynamic_slice(x, starts, update.shape), update)
     changed = text.dynamic_update_slice(x, update, starts)
-    return changed if places.inside is None else text.select(text.broadcast(places.inside, x.shape, ()), changed, x)
+    return changed if places.inside is None else text.select(text.broadcast(places.inside, x.shape, ()),
+                                                             changed, x)
 
 
-def _changed(text: ProgramText, combination: str, x: Value, updates: Value, names: list[Any], places: _Places) -> Value:
+def _changed(text: ProgramText, combination: str, x: Value, updates: Value, names: list[Any],
+             places: _Places) -> Value:
     """x with the updates, whose dims have these names."""
     dims = places.looked_up()
     batch = [("batch", number) for number in range(len(places.batch))]
@@ -253,7 +266,8 @@ def _changed(text: ProgramText, combination: str, x: Value, updates: Value, name
     return text.transpose(found, [order.index(dim) for dim in range(len(order))])
 
 
-def _scattered(text: ProgramText, combination: str, x: Value, ids: Value, rows: Value, dim: int, places: _Places) -> Value:
+def _scattered(text: ProgramText, combination: str, x: Value, ids: Value, rows: Value, dim: int,
+               places: _Places) -> Value:
     if combination == "sum":
         return text.plus(x, text.scatter_add(ids, rows, dim, x.shape[dim]))
     if places.inside is not None:
@@ -265,14 +279,17 @@ def _scattered(text: ProgramText, combination: str, x: Value, ids: Value, rows: 
 def _scatter_rule(combination: str) -> Rule:
     def scatter(call: Call, x: Value, ids: Value, updates: Value) -> Value:
         body = call.params.get("update_jaxpr")
-        if combination == "set" and body is not None and (body.eqns or list(body.outvars) != list(body.invars[1:])):
-            raise Refused("found a function that is applied to what is there, as at[ids].apply, needed one to set, add, multiply, or "
-                          "take the least or largest")
+        if combination == "set" and body is not None and (body.eqns
+                                                          or list(body.outvars) != list(body.invars[1:])):
+            raise Refused("found a function that is applied to what is there, as at[ids].apply, "
+                          "needed one to set, add, multiply, or take the least or largest")
         return _scatter(combination, call, x, ids, updates)
 
     return scatter
 
 
-RULES.update({f"scatter-{combination}": _scatter_rule(combination) for combination in ("add", "mul", "min", "max")})
+RULES.update({f"scatter-{combination}": _scatter_rule(combination)
+              for combination in ("add", "mul", "min", "max")})
 RULES["scatter"] = _scatter_rule("set")
-RULES["scatter-sub"] = lambda call, x, ids, updates: _scatter("add", call, x, ids, call.text.elementwise("neg", updates))
+RULES["scatter-sub"] = lambda call, x, ids, updates: _scatter("add", call, x, ids,
+                                                              call.text.elementwise("neg", updates))

@@ -1,4 +1,5 @@
-"""while loops as scans: those that count from one known number to another, and those that end before such a count does."""
+"""while loops as scans: those that count from one known number to another, and those that end before such a
+count does."""
 
 from __future__ import annotations
 
@@ -13,8 +14,8 @@ from ...._dtypes import NUMPY
 from ...._programs.text import Number, Refused, Value
 from .rules import Call, rule
 
-_UNKNOWN = ("how many steps it takes is known only when it runs, needed a loop of a fixed length: jax.lax.scan over the most steps that it may take, with "
-            "jnp.where for those after its end")
+_UNKNOWN = ("how many steps it takes is known only when it runs, needed a loop of a fixed length: "
+            "jax.lax.scan over the most steps that it may take, with jnp.where for those after its end")
 MOST_TRIPS = 10_000  #: of a loop that may end earlier: each is at least a look at whether it has ended
 _TURNED = {"lt": "gt", "le": "ge", "gt": "lt", "ge": "le", "ne": "ne"}
 
@@ -26,7 +27,8 @@ _Known = int | Number | None
 def _while(call: Call, *operands: Value) -> Sequence[Value]:
     params = call.params
     of_condition, of_body = params["cond_nconsts"], params["body_nconsts"]
-    tested, consts, carry = operands[:of_condition], operands[of_condition:of_condition + of_body], operands[of_condition + of_body:]
+    tested, consts, carry = (operands[:of_condition], operands[of_condition:of_condition + of_body],
+                             operands[of_condition + of_body:])
     condition, body = params["cond_jaxpr"], params["body_jaxpr"]
     asked = _asked(condition.jaxpr.outvars[0], condition.jaxpr)
     lengths = [_length(one, condition, body, tested, consts, carry) for one in asked]
@@ -39,7 +41,8 @@ def _while(call: Call, *operands: Value) -> Sequence[Value]:
     def trip(values: list[Value]) -> Sequence[Value]:
         of_test, given = values[:of_condition], values[of_condition:]
         (goes_on,) = call.inlined(condition, [*of_test, *given[of_body:]])
-        return call.text.cond(goes_on, given, lambda inside: call.inlined(body, inside), lambda inside: inside[of_body:])
+        return call.text.cond(goes_on, given, lambda inside: call.inlined(body, inside),
+                              lambda inside: inside[of_body:])
 
     return call.text.scan([*tested, *consts], carry, (), min(known), False, trip)
 
@@ -47,10 +50,12 @@ def _while(call: Call, *operands: Value) -> Sequence[Value]:
 def _asked(atom: Any, jaxpr: Any) -> list[Any]:
     """The equations that must all be true."""
     made = _maker_of_same(atom, jaxpr)
-    return [one for part in made.invars for one in _asked(part, jaxpr)] if made is not None and made.primitive.name == "and" else [made]
+    return ([one for part in made.invars for one in _asked(part, jaxpr)] if made is not None
+            and made.primitive.name == "and" else [made])
 
 
-def _length(compare: Any, condition: Any, body: Any, tested: Sequence[Value], consts: Sequence[Value], carry: Sequence[Value]) -> int | None:
+def _length(compare: Any, condition: Any, body: Any, tested: Sequence[Value], consts: Sequence[Value],
+            carry: Sequence[Value]) -> int | None:
     """After how many trips an equation of the condition is false; None if that is not known."""
     body_jaxpr, test = body.jaxpr, condition.jaxpr
     returned = [_source(atom, body_jaxpr) for atom in body_jaxpr.outvars]
@@ -76,7 +81,8 @@ def _length(compare: Any, condition: Any, body: Any, tested: Sequence[Value], co
     if limit is None or not isinstance(counter, int) or counter < len(tested):
         return None
     place = counter - len(tested)
-    start, step = carry[place], _step(body_jaxpr.outvars[place], body_jaxpr, len(consts) + place, [*consts, *carry], unchanged, len(consts))
+    start, step = carry[place], _step(body_jaxpr.outvars[place], body_jaxpr, len(consts) + place,
+                                      [*consts, *carry], unchanged, len(consts))
     if step is None or not isinstance(start, Number) or start.shape or start.dtype[0] not in "iu":
         return None
     return _trips(name, int(start.value), int(limit.value), step, start.dtype)
@@ -98,7 +104,8 @@ def _trips(direction: str, first: int, last: int, step: int, dtype: str) -> int 
     return found if found is not None and range_.min <= first + found * step <= range_.max else None
 
 
-def _step(atom: Any, body: Any, counter: int, inputs: Sequence[Value], unchanged: Callable[[int], bool], consts: int) -> int | None:
+def _step(atom: Any, body: Any, counter: int, inputs: Sequence[Value], unchanged: Callable[[int], bool],
+          consts: int) -> int | None:
     """Returns the number that a trip adds to the counter; None if that is not known."""
     made = _maker_of_same(atom, body)
     if made is not None and made.primitive.name in ("add", "sub"):
@@ -115,7 +122,8 @@ def _step(atom: Any, body: Any, counter: int, inputs: Sequence[Value], unchanged
 
 def _maker(atom: Any, jaxpr: Any) -> Any:
     """The equation that an atom comes from; None of an input or a literal."""
-    return next((one for one in jaxpr.eqns if not isinstance(atom, jax.extend.core.Literal) and atom in one.outvars), None)
+    return next((one for one in jaxpr.eqns if not isinstance(atom, jax.extend.core.Literal)
+                 and atom in one.outvars), None)
 
 
 def _maker_of_same(atom: Any, jaxpr: Any) -> Any:

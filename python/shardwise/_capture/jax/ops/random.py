@@ -29,7 +29,8 @@ def _written(call: Call, function: Callable[..., Any], *operands: Value) -> Sequ
 def _for_each_key(call: Call, function: Callable[..., Any], *operands: Value) -> Sequence[Value]:
     shape = call.avals[0].shape
     if any(aval.shape != shape for aval in call.avals):
-        raise Refused(f"found keys of {list(shape)} and numbers of {list(call.avals[-1].shape)}, needed one for each key")
+        raise Refused(f"found keys of {list(shape)} and numbers of {list(call.avals[-1].shape)}, "
+                      "needed one for each key")
     for _ in shape:
         function = jax.vmap(function)
     return _written(call, function, *operands)
@@ -81,5 +82,7 @@ def _bit_generator(call: Call, state: Value) -> Sequence[Value]:
     """Draws from a state of four u32, which are two u64, or of two u64."""
     text, params = call.text, call.params
     wide = state if state.dtype == "u64" else text.bitcast(text.reshape(state, (2, 2)), "u64", (2,))
-    after, bits = generators.random_bits(text, str(params["algorithm"]), wide, call.results[1][0], call.results[1][1])
-    return after if state.dtype == "u64" else text.reshape(text.bitcast(after, "u32", (2, 2)), state.shape), bits
+    after, bits = generators.random_bits(text, str(params["algorithm"]), wide, call.results[1][0],
+                                         call.results[1][1])
+    return (after if state.dtype == "u64" else text.reshape(text.bitcast(after, "u32", (2, 2)), state.shape),
+            bits)

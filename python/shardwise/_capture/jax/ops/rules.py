@@ -50,7 +50,8 @@ class Call:
     avals: list[Any]  #: of the operands
     results: list[tuple[str, Shape]]
     inlined: Callable[[Any, Sequence[Value]], list[Value]]  #: writes a closed jaxpr
-    in_kernel: Callable[[Any, Sequence[Value]], list[Value]]  #: the same in the scope of a kernel of attention
+    #: the same in the scope of a kernel of attention
+    in_kernel: Callable[[Any, Sequence[Value]], list[Value]]
 
     @property
     def dtype(self) -> str:
@@ -64,7 +65,8 @@ class Call:
 Rule = Callable[..., Value | Sequence[Value]]
 
 #: Calls of a jaxpr, which is written in place.
-INLINED = {"jit", "pjit", "closed_call", "core_call", "core_closed_call", "custom_jvp_call", "custom_vjp_call",
+INLINED = {"jit", "pjit", "closed_call", "core_call", "core_closed_call",
+           "custom_jvp_call", "custom_vjp_call",
            "custom_vjp_call_jaxpr", "remat", "remat2", "checkpoint", "custom_lin", "named_call", "run_state"}
 
 RULES = Rules()
@@ -119,12 +121,15 @@ UNREAD = {
 
 #: Why there is no rule, of some.
 REASONS = {
-    **dict.fromkeys(("eig", "schur", "hessenberg", "tridiagonal"), "found a decomposition that takes as many steps as its numbers ask for, "
-                    "needed cholesky, qr, lu, eigh or svd"),
-    **dict.fromkeys(("igamma", "igammac", "igamma_grad_a", "random_gamma_grad", "regularized_incomplete_beta"), "found a series of as many terms as its "
-                    "numbers ask for, needed a function of a fixed number of operations"),
-    "random_gamma": "found draws that are repeated until one is taken, needed those of one draw, as normal, uniform and gumbel are",
-    **dict.fromkeys(("pure_callback", "io_callback"), "found a function that only Python can run, needed operations of JAX"),
+    **dict.fromkeys(("eig", "schur", "hessenberg", "tridiagonal"), "found a decomposition that takes as many "
+                    "steps as its numbers ask for, needed cholesky, qr, lu, eigh or svd"),
+    **dict.fromkeys(("igamma", "igammac", "igamma_grad_a",
+                     "random_gamma_grad", "regularized_incomplete_beta"), "found a series of as many terms "
+                    "as its numbers ask for, needed a function of a fixed number of operations"),
+    "random_gamma": "found draws that are repeated until one is taken, needed those of one draw, as normal, "
+                    "uniform and gumbel are",
+    **dict.fromkeys(("pure_callback", "io_callback"),
+                    "found a function that only Python can run, needed operations of JAX"),
 }
 
 
@@ -135,10 +140,12 @@ def _elementwise(op: str) -> Rule:
     return lambda call, *operands: call.text.elementwise(op, *operands)
 
 
-_SAME_NAME = """neg abs sign exp exp2 expm1 log log1p tanh logistic erf erf_inv sqrt rsqrt cbrt sin cos floor ceil is_finite
-    population_count add sub mul div rem max min pow atan2 eq ne lt le gt ge shift_left shift_right_logical
-    shift_right_arithmetic"""
-_OTHER_NAME = {"not": "logical_not", "and": "logical_and", "or": "logical_or", "xor": "logical_xor", "add_any": "add"}
+_SAME_NAME = (
+    """neg abs sign exp exp2 expm1 log log1p tanh logistic erf erf_inv sqrt rsqrt cbrt sin cos floor ceil
+    is_finite population_count add sub mul div rem max min pow atan2 eq ne lt le gt ge shift_left
+    shift_right_logical shift_right_arithmetic""")
+_OTHER_NAME = {"not": "logical_not", "and": "logical_and", "or": "logical_or", "xor": "logical_xor",
+               "add_any": "add"}
 
 RULES.update({name: _elementwise(name) for name in _SAME_NAME.split()})
 RULES.update({name: _elementwise(op) for name, op in _OTHER_NAME.items()})
@@ -193,7 +200,8 @@ def _round(call: Call, x: Value) -> Value:
         return text.elementwise("round", x)
     is_negative = text.elementwise("lt", x, text.full(x, 0))
     whole = text.select(is_negative, text.elementwise("ceil", x), text.elementwise("floor", x))
-    is_half = text.elementwise("ge", text.elementwise("abs", text.elementwise("sub", x, whole)), text.full(x, 0.5))
+    is_half = text.elementwise("ge", text.elementwise("abs", text.elementwise("sub", x, whole)),
+                               text.full(x, 0.5))
     return text.select(is_half, text.elementwise("add", whole, text.elementwise("sign", x)), whole)
 
 
@@ -204,7 +212,8 @@ def _next_after(call: Call, x: Value, to: Value) -> Value:
     whole = text.bitcast(x, f"i{bits}", x.shape)
     grows = text.elementwise("eq", text.elementwise("lt", x, to), text.elementwise("gt", x, text.full(x, 0)))
     beside = text.elementwise("add", whole, text.select(grows, text.full(whole, 1), text.full(whole, -1)))
-    least = text.select(text.elementwise("gt", to, text.full(to, 0)), text.full(whole, 1), text.full(whole, 1 - 2 ** (bits - 1)))
+    least = text.select(text.elementwise("gt", to, text.full(to, 0)), text.full(whole, 1),
+                        text.full(whole, 1 - 2 ** (bits - 1)))
     beside = text.select(text.elementwise("eq", x, text.full(x, 0)), least, beside)
     found = text.select(text.elementwise("eq", x, to), to, text.bitcast(beside, x.dtype, x.shape))
     is_number = text.elementwise("logical_and", text.elementwise("eq", x, x), text.elementwise("eq", to, to))
@@ -242,7 +251,8 @@ def _reduce_precision(call: Call, x: Value) -> Value:
     bits = call.params["exponent_bits"], call.params["mantissa_bits"]
     dtype = {(8, 7): "bf16", (5, 10): "f16", (8, 23): "f32", (11, 52): "f64"}.get(bits)
     if dtype is None:
-        raise Refused(f"found {bits[0]} bits of exponent and {bits[1]} of mantissa, needed those of bf16, f16, f32 or f64")
+        raise Refused(f"found {bits[0]} bits of exponent and {bits[1]} of mantissa, needed those of bf16, "
+                      "f16, f32 or f64")
     return call.text.convert(call.text.convert(x, dtype), x.dtype)
 
 
@@ -256,7 +266,8 @@ def _le_to(call: Call, a: Value, b: Value) -> Value:
 @rule("lt_to")
 def _lt_to(call: Call, a: Value, b: Value) -> Value:
     text = call.text
-    is_number_and_nan = text.elementwise("logical_and", text.elementwise("eq", a, a), text.elementwise("ne", b, b))
+    is_number_and_nan = text.elementwise("logical_and", text.elementwise("eq", a, a),
+                                         text.elementwise("ne", b, b))
     return text.elementwise("logical_or", text.elementwise("lt", a, b), is_number_and_nan)
 
 
@@ -272,7 +283,8 @@ def _with_data(numbers: Sequence[int], of_all: Sequence[int]) -> list[int]:
 @rule("broadcast_in_dim")
 def _broadcast(call: Call, x: Value, *dynamic: Value) -> Value:
     dims = call.params["broadcast_dimensions"]
-    return call.text.broadcast(x, call.shape, [*dims, *range(len(call.shape) - len(x.shape) + len(dims), len(call.shape))])
+    return call.text.broadcast(x, call.shape,
+                               [*dims, *range(len(call.shape) - len(x.shape) + len(dims), len(call.shape))])
 
 
 @rule("reshape", "squeeze")
@@ -290,7 +302,8 @@ def _transpose(call: Call, x: Value) -> Value:
 @rule("slice")
 def _slice(call: Call, x: Value) -> Value:
     params, ones = call.params, (1,) * len(x.shape)
-    return call.text.slice(x, _with_data(params["start_indices"], (0,) * len(x.shape)), _with_data(params["limit_indices"], x.shape),
+    return call.text.slice(x, _with_data(params["start_indices"], (0,) * len(x.shape)),
+                           _with_data(params["limit_indices"], x.shape),
                            _with_data(params["strides"] or (), ones))
 
 
@@ -307,7 +320,8 @@ def _pad(call: Call, x: Value, padding: Value) -> Value:
     if isinstance(padding, Number):
         return text.pad(x, low, high, interior, padding.value)
     is_padding = text.pad(Number(0, "i32", x.shape), low, high, interior, 1)
-    return text.select(text.elementwise("eq", is_padding, text.full(is_padding, 1)), padding, text.pad(x, low, high, interior, 0))
+    return text.select(text.elementwise("eq", is_padding, text.full(is_padding, 1)), padding,
+                       text.pad(x, low, high, interior, 0))
 
 
 @rule("concatenate")
@@ -318,14 +332,16 @@ def _concatenate(call: Call, *parts: Value) -> Value:
 @rule("stack")
 def _stack(call: Call, *parts: Value) -> Value:
     axis = call.params["axis"]
-    return call.text.concatenate([call.text.reshape(x, x.shape[:axis] + (1,) + x.shape[axis:]) for x in parts], axis)
+    return call.text.concatenate([call.text.reshape(x, x.shape[:axis] + (1,) + x.shape[axis:])
+                                  for x in parts], axis)
 
 
 @rule("unstack")
 def _unstack(call: Call, x: Value) -> Sequence[Value]:
     """The gradient of stack, too."""
     axis, text = call.params["axis"], call.text
-    return [text.reshape(text.part(x, axis, place, place + 1), shape) for place, (_, shape) in enumerate(call.results)]
+    return [text.reshape(text.part(x, axis, place, place + 1), shape)
+            for place, (_, shape) in enumerate(call.results)]
 
 
 @rule("tile")
@@ -401,7 +417,8 @@ def _argmin(call: Call, x: Value) -> Value:
 
 
 def _cumulative(op: str) -> Rule:
-    return lambda call, x: call.text.along(op, x, call.params["axis"], " reverse" if call.params["reverse"] else "")
+    return lambda call, x: call.text.along(op, x, call.params["axis"],
+                                           " reverse" if call.params["reverse"] else "")
 
 
 RULES.update({op: _cumulative(op) for op in ("cumsum", "cumprod", "cummax", "cummin")})
@@ -426,8 +443,10 @@ def _ragged_dot(call: Call, a: Value, b: Value, sizes: Value) -> Value:
     ends = text.along("cumsum", sizes, 0)
     begin, end = (text.broadcast(x, table, [0]) for x in (text.elementwise("sub", ends, sizes), ends))
     place = text.iota(sizes.dtype, table, 1)
-    is_inside = text.elementwise("logical_and", text.elementwise("le", begin, place), text.elementwise("lt", place, end))
-    rows = text.select(text.broadcast(is_inside, wide, [0, dim + 1]), text.broadcast(a, wide, range(1, len(wide))), Number(0, a.dtype, wide))
+    is_inside = text.elementwise("logical_and", text.elementwise("le", begin, place),
+                                 text.elementwise("lt", place, end))
+    rows = text.select(text.broadcast(is_inside, wide, [0, dim + 1]),
+                       text.broadcast(a, wide, range(1, len(wide))), Number(0, a.dtype, wide))
     summed = [one + 1 for one in a_summed]
     if dim in a_summed:  # the gradient of an operand that has one matrix for each group
         return _product(call, ((summed, b_summed), ((), ())), rows, b)
@@ -441,7 +460,8 @@ def _product(call: Call, dimension_numbers: Any, a: Value, b: Value) -> Value:
     for i, j in (*zip(a_batch, b_batch), *zip(a_summed, b_summed)):
         of_a[i] = of_b[j] = next(letters)
     batch = [of_a[i] for i in a_batch]
-    of_a_alone, of_b_alone = [i for i, c in enumerate(of_a) if not c], [j for j, c in enumerate(of_b) if not c]
+    of_a_alone, of_b_alone = [i for i, c in enumerate(of_a) if not c], [j
+                                                                        for j, c in enumerate(of_b) if not c]
     for i in of_a_alone:
         of_a[i] = next(letters)
     for j in of_b_alone:
@@ -491,8 +511,9 @@ def _top_k(call: Call, x: Value) -> Sequence[Value]:
 def _scan(call: Call, *operands: Value) -> Sequence[Value]:
     params = call.params
     carried = params["num_consts"] + params["num_carry"]
-    return call.text.scan(operands[:params["num_consts"]], operands[params["num_consts"]:carried], operands[carried:],
-                          params["length"], params["reverse"], lambda values: call.inlined(params["jaxpr"], values))
+    return call.text.scan(operands[:params["num_consts"]], operands[params["num_consts"]:carried],
+                          operands[carried:], params["length"], params["reverse"],
+                          lambda values: call.inlined(params["jaxpr"], values))
 
 
 @rule("cond")
@@ -508,7 +529,8 @@ def _cond(call: Call, *operands: Value) -> Sequence[Value]:
             return call.inlined(branches[first], given)
         middle = (first + end) // 2
         is_before = call.text.elementwise("lt", which, call.text.full(which, middle))
-        return call.text.cond(is_before, values, lambda inside: one_of(first, middle, inside), lambda inside: one_of(middle, end, inside))
+        return call.text.cond(is_before, values, lambda inside: one_of(first, middle, inside),
+                              lambda inside: one_of(middle, end, inside))
 
     return one_of(0, len(branches), operands)
 
@@ -519,7 +541,8 @@ def _platform(call: Call) -> Value:
     cases = call.params["platforms"]
     found = [place for place, names in enumerate(cases) if names is None or "cpu" in names]
     if not found:
-        raise Refused(f"found cases for {', '.join(name for names in cases for name in names)}, needed one for a CPU, or a default")
+        raise Refused(f"found cases for {', '.join(name for names in cases for name in names)}, "
+                      "needed one for a CPU, or a default")
     return Number(min(found, key=lambda place: cases[place] is None), call.dtype, call.shape)
 
 

@@ -23,13 +23,15 @@ def _over_dims(op: str) -> Any:
     def reduced(call: Call, *operands: Value) -> list[Value]:
         dims = call.params["axes"]
         if any(not isinstance(dim, int) for dim in dims) or call.params.get("axis_index_groups") is not None:
-            raise Refused("found one over an axis, or over parts of one, needed one over whole axes in a shard_map")
+            raise Refused("found one over an axis, or over parts of one, "
+                          "needed one over whole axes in a shard_map")
         return [call.text.reduce(op, x, dims) if dims else x for x in operands]
 
     return reduced
 
 
-RULES.update({"psum": _over_dims("reduce_sum"), "pmax": _over_dims("reduce_max"), "pmin": _over_dims("reduce_min")})
+RULES.update({"psum": _over_dims("reduce_sum"), "pmax": _over_dims("reduce_max"),
+              "pmin": _over_dims("reduce_min")})
 
 
 @rule("shard_map")
@@ -52,20 +54,22 @@ def _shard_map(call: Call, *operands: Value) -> Sequence[Value]:
         function: Any = of_device
         for axis, size in reversed(sizes.items()):
             function = jax.vmap(function, tuple(0 if axis in sum(axes, ()) else None for axes in given),
-                                tuple(0 if axis in kept else None for kept in are_kept), axis_name=axis, axis_size=size)
+                                tuple(0 if axis in kept else None for kept in are_kept), axis_name=axis,
+                                axis_size=size)
         return jax.make_jaxpr(function)(*(np.empty(x.shape, NUMPY[x.dtype]) for x in tiles))
 
     kept = [frozenset(sum(axes, ())) for axes in wanted]
     try:
         try:
             closed = of_all(kept)
-        except ValueError:  # a result that the body gives of each device, and that is said to be the same on all
+        except ValueError:  # the body gives a result of each device, and says that it is the same on all
             kept = [frozenset(sizes)] * len(kept)
             closed = of_all(kept)
     except NotImplementedError as error:
         raise Refused(str(error).splitlines()[0]) from None
     except AssertionError as error:
-        raise Refused(f"found a collective that vmap does not know ({error}), needed one over one axis, and a ppermute of all its devices") from None
+        raise Refused(f"found a collective that vmap does not know ({error}), needed one over one axis, "
+                      "and a ppermute of all its devices") from None
     return [_joined(text, x, axes, sizes, own, shape)
             for x, axes, own, (_, shape) in zip(call.inlined(closed, tiles), wanted, kept, call.results)]
 
@@ -77,12 +81,14 @@ def _with_plain_sums(jaxpr: Any) -> Any:
         if isinstance(value, jax.extend.core.ClosedJaxpr):
             return jax.extend.core.ClosedJaxpr(plain(value.jaxpr), value.consts)
         if isinstance(value, jax.extend.core.Jaxpr):
-            return value.replace(eqns=[equation_of(equation) for equation in value.eqns])  # type: ignore[no-untyped-call]
+            equations = [equation_of(equation) for equation in value.eqns]
+            return value.replace(eqns=equations)  # type: ignore[no-untyped-call]
         return type(value)(plain(one) for one in value) if type(value) in (list, tuple) else value
 
     def equation_of(equation: Any) -> Any:
         if equation.primitive.name == "psum_invariant":
-            return equation.replace(primitive=jax.lax.psum_p, params={"axes": equation.params["axes"], "axis_index_groups": None})
+            return equation.replace(primitive=jax.lax.psum_p,
+                                    params={"axes": equation.params["axes"], "axis_index_groups": None})
         return equation.replace(params={name: plain(value) for name, value in equation.params.items()})
 
     return plain(jaxpr)
@@ -106,11 +112,12 @@ def _split(text: ProgramText, x: Value, axes: Sequence[tuple[str, ...]], sizes: 
         return x
     first = [places[axis] for axis in sizes if axis in places]
     order = [*first, *(dim for dim in range(len(shape)) if dim not in first)]
-    return _marked(text, text.transpose(text.reshape(x, shape), order), [axis for axis in sizes if axis in places])
+    return _marked(text, text.transpose(text.reshape(x, shape), order),
+                   [axis for axis in sizes if axis in places])
 
 
-def _joined(text: ProgramText, x: Value, axes: Sequence[tuple[str, ...]], sizes: dict[str, int], kept: frozenset[str],
-            shape: Sequence[int]) -> Value:
+def _joined(text: ProgramText, x: Value, axes: Sequence[tuple[str, ...]], sizes: dict[str, int],
+            kept: frozenset[str], shape: Sequence[int]) -> Value:
     """The other way. Of axes that cut nothing there is one tile, the first."""
     own = [axis for axis in sizes if axis in kept]
     used = sum(axes, ())

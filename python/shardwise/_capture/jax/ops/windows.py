@@ -18,9 +18,11 @@ def _convolution(call: Call, x: Value, kernel: Value) -> Value:
     if x.dtype != call.dtype or kernel.dtype != call.dtype:
         x, kernel = text.convert(x, call.dtype), text.convert(kernel, call.dtype)
     low, high = _sides(params["padding"])
-    lists = {"lhs": dims.lhs_spec, "rhs": dims.rhs_spec, "out": dims.out_spec, "stride": params["window_strides"], "low": low, "high": high,
+    lists = {"lhs": dims.lhs_spec, "rhs": dims.rhs_spec, "out": dims.out_spec,
+             "stride": params["window_strides"], "low": low, "high": high,
              "lhs_dilation": params["lhs_dilation"], "rhs_dilation": params["rhs_dilation"]}
-    return text.convolution(x, kernel, call.shape, lists, params["feature_group_count"], params["batch_group_count"])
+    return text.convolution(x, kernel, call.shape, lists, params["feature_group_count"],
+                            params["batch_group_count"])
 
 
 def _sides(padding: Sequence[tuple[int, int]]) -> tuple[list[int], list[int]]:
@@ -29,7 +31,8 @@ def _sides(padding: Sequence[tuple[int, int]]) -> tuple[list[int], list[int]]:
 
 def _window_words(call: Call, dilation: Sequence[int]) -> str:
     low, high = _sides(call.params["padding"])
-    return (listed("window", call.params["window_dimensions"]) + listed("stride", call.params["window_strides"])
+    return (listed("window", call.params["window_dimensions"])
+            + listed("stride", call.params["window_strides"])
             + listed("low", low) + listed("high", high) + listed("dilation", dilation))
 
 
@@ -58,14 +61,16 @@ def _reduce_window_min(call: Call, x: Value) -> Value:
     if x.dtype not in FLOATS:
         raise Refused(f"found {x.dtype}, needed a floating dtype")
     text = call.text
-    return text.elementwise("neg", _reduce_window("reduce_window_max", call, text.elementwise("neg", x), -math.inf))
+    return text.elementwise("neg",
+                            _reduce_window("reduce_window_max", call, text.elementwise("neg", x), -math.inf))
 
 
 @rule("select_and_scatter_add")
 def _select_and_scatter_add(call: Call, source: Value, x: Value) -> Value:
     select = call.params["select_prim"].name
     if select not in ("ge", "le") or (select == "le" and x.dtype not in FLOATS):
-        raise Refused(f"found the selection {select} of {x.dtype}, needed the largest, or the least of floats")
+        raise Refused(f"found the selection {select} of {x.dtype}, needed the largest, "
+                      "or the least of floats")
     largest = call.text.elementwise("neg", x) if select == "le" else x
     words = _window_words(call, [1] * len(x.shape))
     return call.text.node("select_and_scatter_add", [largest, source], call.dtype, call.shape, words)

@@ -1,5 +1,5 @@
-"""Complex numbers that are computed with, as rotary embeddings do: a pair of real tensors each. In and out of a program they
-are real, with a last dim of 2, as torch.view_as_real shows them."""
+"""Complex numbers that are computed with, as rotary embeddings do: a pair of real tensors each. In and out of
+a program they are real, with a last dim of 2, as torch.view_as_real shows them."""
 
 from __future__ import annotations
 
@@ -15,12 +15,15 @@ from .rules import RULES, Builder, Scalar, Type
 OF_BOTH = Rules()
 
 #: Ops that apply to the real and imaginary parts separately; a real operand has the imaginary part 0.
-_OF_EACH = frozenset("""alias detach clone view _unsafe_view reshape unsqueeze squeeze permute transpose t expand slice select cat
-    stack index index_select flip roll split_with_sizes repeat slice_scatter select_scatter neg _neg_view sum mean where
-    unfold as_strided gather scatter_add diagonal cumsum lift_fresh lift_fresh_copy index_put tril triu index_add permute_copy""".split())
+_OF_EACH = frozenset(
+    """alias detach clone view _unsafe_view reshape unsqueeze squeeze permute transpose t expand slice
+    select cat stack index index_select flip roll split_with_sizes repeat slice_scatter select_scatter
+    neg _neg_view sum mean where unfold as_strided gather scatter_add diagonal cumsum lift_fresh
+    lift_fresh_copy index_put tril triu index_add permute_copy""".split())
 
 #: Which of their operands is no data, but a condition or indices: the same for both parts.
-_NO_DATA = {"where": 0, "index": 1, "index_select": 2, "gather": 2, "scatter_add": 2, "index_put": 1, "index_add": 2}
+_NO_DATA = {"where": 0, "index": 1, "index_select": 2, "gather": 2, "scatter_add": 2, "index_put": 1,
+            "index_add": 2}
 
 
 def is_complex(one: Any) -> bool:
@@ -44,14 +47,16 @@ def _each(name: str, build: Builder, out: Any, args: tuple[Any, ...], kwargs: di
             return [part(value, which) for value in values]
         return getattr(values, which) if isinstance(values, Complex) else values
 
-    args = tuple(arg if place == _NO_DATA.get(name) else _with_imag(build, arg) for place, arg in enumerate(args))
+    args = tuple(arg if place == _NO_DATA.get(name) else _with_imag(build, arg)
+                 for place, arg in enumerate(args))
 
     def made(which: str) -> Any:
         types = [_part_type(one) for one in out] if isinstance(out, list) else _part_type(out)
         return RULES[name](build, types, *part(args, which), **kwargs)
 
     real, imag = made("real"), made("imag")
-    return [Complex(*pair) for pair in zip(real, imag, strict=True)] if isinstance(out, list) else Complex(real, imag)
+    return [Complex(*pair) for pair in zip(real, imag,
+                                           strict=True)] if isinstance(out, list) else Complex(real, imag)
 
 
 def _with_imag(build: Builder, x: Any) -> Any:
@@ -98,7 +103,8 @@ def _copy(build: Builder, out: Type, _: Any, x: Complex | Value, *__: Any) -> Co
 
 
 @OF_BOTH.rule("constant_pad_nd")
-def _padded(build: Builder, out: Type, x: Complex, pads: Sequence[int], number: Scalar | complex = 0) -> Complex:
+def _padded(build: Builder, out: Type, x: Complex, pads: Sequence[int],
+            number: Scalar | complex = 0) -> Complex:
     pad, part = RULES["constant_pad_nd"], _part_type(out)
     return Complex(pad(build, part, x.real, pads, number.real), pad(build, part, x.imag, pads, number.imag))
 
@@ -121,7 +127,8 @@ def _of_parts(build: Builder, out: Type, real: Value, imag: Value) -> Complex:
 @OF_BOTH.rule("polar")
 def _polar(build: Builder, out: Type, size: Value, angle: Value) -> Complex:
     size, angle = build.broadcast_to(size, out.shape), build.broadcast_to(angle, out.shape)
-    return Complex(build.binary("mul", size, build.unary("cos", angle)), build.binary("mul", size, build.unary("sin", angle)))
+    return Complex(build.binary("mul", size, build.unary("cos", angle)),
+                   build.binary("mul", size, build.unary("sin", angle)))
 
 
 @OF_BOTH.rule("abs")
@@ -172,7 +179,8 @@ def _product(build: Builder, out: Type, a: Any, b: Any) -> Complex:
         a, b = b, a
     x = _complex(build, a, out)
     if not isinstance(b, (Complex, complex)):
-        return Complex(*(build.binary("mul", part, build.operand(b, PARTS[out.dtype], out.shape)) for part in (x.real, x.imag)))
+        return Complex(*(build.binary("mul", part, build.operand(b, PARTS[out.dtype], out.shape))
+                         for part in (x.real, x.imag)))
     return product(build, x, _complex(build, b, out))
 
 
@@ -189,8 +197,10 @@ def _full(build: Builder, out: Type, *arguments: Any, **_: Any) -> Complex:
     return _complex(build, arguments[-1], out)
 
 
-OF_BOTH.update(dict.fromkeys(("zeros", "zeros_like", "new_zeros"), lambda build, out, *_, **__: _full(build, out, 0)))
-OF_BOTH.update(dict.fromkeys(("ones", "ones_like", "new_ones"), lambda build, out, *_, **__: _full(build, out, 1)))
+OF_BOTH.update(dict.fromkeys(("zeros", "zeros_like", "new_zeros"),
+                             lambda build, out, *_, **__: _full(build, out, 0)))
+OF_BOTH.update(dict.fromkeys(("ones", "ones_like", "new_ones"),
+                             lambda build, out, *_, **__: _full(build, out, 1)))
 
 
 def _function(of: Callable[..., Complex]) -> Callable[..., Complex]:
@@ -199,7 +209,8 @@ def _function(of: Callable[..., Complex]) -> Callable[..., Complex]:
 
 def _tangent(build: Builder, x: Complex) -> Complex:
     """Hyperbolic: of large numbers, the quotient of a sine and a cosine would be one of infinities."""
-    real, imag = build.unary("tanh", x.real), build.binary("div", build.unary("sin", x.imag), build.unary("cos", x.imag))
+    real, imag = build.unary("tanh", x.real), build.binary("div", build.unary("sin", x.imag),
+                                                           build.unary("cos", x.imag))
     return quotient(build, Complex(real, imag), Complex(build.full(real, 1), build.binary("mul", real, imag)))
 
 
@@ -210,13 +221,15 @@ def _turned(build: Builder, x: Complex, sign: int) -> Complex:
 
 
 def _sigmoid(build: Builder, x: Complex) -> Complex:
-    one, turned = one_like(build, x), exponential(build, Complex(build.unary("neg", x.real), build.unary("neg", x.imag)))
+    one, turned = (one_like(build, x),
+                   exponential(build, Complex(build.unary("neg", x.real), build.unary("neg", x.imag))))
     return quotient(build, one, Complex(build.binary("add", turned.real, 1), turned.imag))
 
 
 OF_BOTH.update({name: _function(of) for name, of in {
-    "exp": exponential, "log": logarithm, "sqrt": root, "sin": sine, "cos": cosine, "tanh": _tangent, "sigmoid": _sigmoid,
-    "sinh": lambda build, x: _turned(build, sine(build, _turned(build, x, 1)), -1), "cosh": lambda build, x: cosine(build, _turned(build, x, 1)),
+    "exp": exponential, "log": logarithm, "sqrt": root, "sin": sine, "cos": cosine, "tanh": _tangent,
+    "sigmoid": _sigmoid, "sinh": lambda build, x: _turned(build, sine(build, _turned(build, x, 1)), -1),
+    "cosh": lambda build, x: cosine(build, _turned(build, x, 1)),
     "reciprocal": lambda build, x: quotient(build, one_like(build, x), x),
     "rsqrt": lambda build, x: quotient(build, one_like(build, x), root(build, x)),
 }.items()})
@@ -235,7 +248,9 @@ def _pow(build: Builder, out: Type, x: Any, y: Any) -> Complex:
 def _compared(differs: bool) -> Callable[..., Value]:
     def of(build: Builder, out: Type, a: Any, b: Any) -> Value:
         part = next(x.real.dtype for x in (a, b) if isinstance(x, Complex))
-        both = [Complex(*(build.operand(part_of, part, out.shape) for part_of in ((x.real, x.imag) if isinstance(x, (Complex, complex)) else (x, 0)))) for x in (a, b)]
+        both = [Complex(*(build.operand(part_of, part, out.shape)
+                          for part_of in ((x.real, x.imag) if isinstance(x, (Complex, complex)) else (x, 0))))
+                for x in (a, b)]
         found = equal(build, *both)
         return build.unary("logical_not", found) if differs else found
 
@@ -243,7 +258,8 @@ def _compared(differs: bool) -> Callable[..., Value]:
 
 
 OF_BOTH["eq"], OF_BOTH["ne"] = _compared(False), _compared(True)
-OF_BOTH["isfinite"] = lambda build, out, x: build.binary("logical_and", build.unary("is_finite", x.real), build.unary("is_finite", x.imag))
+OF_BOTH["isfinite"] = lambda build, out, x: build.binary("logical_and", build.unary("is_finite", x.real),
+                                                         build.unary("is_finite", x.imag))
 
 
 def _of_two(name: str, a: int = 0, b: int = 1) -> Callable[..., Complex]:
@@ -255,7 +271,8 @@ def _of_two(name: str, a: int = 0, b: int = 1) -> Callable[..., Complex]:
             return value
 
         x, y = (_with_imag(build, operands[place]) for place in (a, b))
-        return Complex(build.binary("sub", made(x.real, y.real), made(x.imag, y.imag)), build.binary("add", made(x.real, y.imag), made(x.imag, y.real)))
+        return Complex(build.binary("sub", made(x.real, y.real), made(x.imag, y.imag)),
+                       build.binary("add", made(x.real, y.imag), made(x.imag, y.real)))
 
     return of
 
@@ -265,14 +282,17 @@ OF_BOTH.update({name: _of_two(name) for name in ("mm", "bmm", "mv", "dot")})
 
 @OF_BOTH.rule("vdot")
 def _vdot(build: Builder, out: Type, a: Any, b: Any) -> Complex:
-    return OF_BOTH["dot"](build, out, _conj(build, Type(out.dtype, a.shape), a), b)  # type: ignore[no-any-return]
+    conjugate = _conj(build, Type(out.dtype, a.shape), a)
+    return OF_BOTH["dot"](build, out, conjugate, b)  # type: ignore[no-any-return]
 
 
 @OF_BOTH.rule("addmm", "baddbmm", "addmv")
-def _addmm(build: Builder, out: Type, c: Any, a: Any, b: Any, *, beta: Scalar = 1, alpha: Scalar = 1) -> Complex:
+def _addmm(build: Builder, out: Type, c: Any, a: Any, b: Any, *, beta: Scalar = 1,
+           alpha: Scalar = 1) -> Complex:
     name = "mm" if len(out.shape) == 2 else "bmm" if len(out.shape) == 3 else "mv"
     made = OF_BOTH[name](build, out, a, b)
     c = _complex(build, c, out)
     made = made if alpha == 1 else _product(build, out, made, alpha)
-    made = made if beta == 0 else OF_BOTH["add"](build, out, c if beta == 1 else _product(build, out, c, beta), made)
+    made = made if beta == 0 else OF_BOTH["add"](build, out,
+                                                 c if beta == 1 else _product(build, out, c, beta), made)
     return made

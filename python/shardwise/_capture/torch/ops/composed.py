@@ -62,11 +62,12 @@ def _sum_of_products(x: Tensor, a: Tensor, b: Tensor, *, beta: float = 1, alpha:
 
 
 @composed("_trilinear")
-def _trilinear(x: Tensor, y: Tensor, z: Tensor, new_x: Sequence[int], new_y: Sequence[int], new_z: Sequence[int], dims: Sequence[int],
-               _: int = 1) -> Tensor:
+def _trilinear(x: Tensor, y: Tensor, z: Tensor, new_x: Sequence[int], new_y: Sequence[int],
+               new_z: Sequence[int], dims: Sequence[int], _: int = 1) -> Tensor:
     """Returns the sum over some dims of a product of three tensors, after each has got its new dims."""
     letters = "abcdefgh"[:x.dim() + len(new_x)]
-    own = ["".join(letters[d] for d in range(len(letters)) if d not in new) for new in (new_x, new_y, new_z, dims)]
+    own = ["".join(letters[d] for d in range(len(letters)) if d not in new)
+           for new in (new_x, new_y, new_z, dims)]
     made: Tensor = torch.einsum(f"{own[0]},{own[1]},{own[2]}->{own[3]}", x, y, z)
     return made
 
@@ -97,7 +98,8 @@ def _masked_scatter(x: Tensor, mask: Tensor, source: Tensor) -> Tensor:
 def _of_masked_scatter(gradient: Tensor, mask: Tensor, sizes: Sequence[int]) -> Tensor:
     mask = mask.expand_as(gradient).flatten()
     places = (mask.cumsum(0) - 1).clamp(0, math.prod(sizes) - 1)
-    return torch.zeros(math.prod(sizes), dtype=gradient.dtype).index_add(0, places, gradient.flatten() * mask).view(sizes)
+    return torch.zeros(math.prod(sizes),
+                       dtype=gradient.dtype).index_add(0, places, gradient.flatten() * mask).view(sizes)
 
 
 @composed("put")
@@ -106,7 +108,8 @@ def _put(x: Tensor, ids: Tensor, source: Tensor, accumulate: bool = False) -> Te
 
 
 @composed("index_reduce")
-def _index_reduce(x: Tensor, dim: int, ids: Tensor, source: Tensor, reduce: str, *, include_self: bool = True) -> Tensor:
+def _index_reduce(x: Tensor, dim: int, ids: Tensor, source: Tensor, reduce: str, *,
+                  include_self: bool = True) -> Tensor:
     """Combines slices along a dim, each with one id."""
     if not x.dim():
         x, source = x.view(1), source.view(1)
@@ -118,10 +121,11 @@ def _index_reduce(x: Tensor, dim: int, ids: Tensor, source: Tensor, reduce: str,
 
 
 @composed("searchsorted")
-def _search_sorted(edges: Tensor, x: Tensor | float, *, out_int32: bool = False, right: bool = False, side: str | None = None,
-                   sorter: Tensor | None = None) -> Tensor:
+def _search_sorted(edges: Tensor, x: Tensor | float, *, out_int32: bool = False, right: bool = False,
+                   side: str | None = None, sorter: Tensor | None = None) -> Tensor:
     """Counts the edges that are below x, in the same row. NaN is above all."""
-    x = torch.as_tensor(x, dtype=None if isinstance(x, Tensor) or not edges.is_floating_point() else edges.dtype)
+    x = torch.as_tensor(x, dtype=None if isinstance(x, Tensor) or not edges.is_floating_point()
+                        else edges.dtype)
     edges = edges if sorter is None else edges.gather(-1, sorter)
     edges = edges if edges.dim() == 1 else edges.unsqueeze(-2)
     x = x.unsqueeze(-1)
@@ -139,13 +143,15 @@ def _bucketize(x: Tensor | float, edges: Tensor, *, out_int32: bool = False, rig
 
 def _bags(ids: Tensor, offsets: Tensor, bags: int) -> Tensor:
     """Returns the bag of each id: the last one that begins at it or before it."""
-    begins = torch.zeros(ids.numel() + 1, dtype=torch.int64).index_add(0, offsets[:bags].long(), torch.ones(bags, dtype=torch.int64))
+    begins = torch.zeros(ids.numel() + 1, dtype=torch.int64).index_add(0, offsets[:bags].long(),
+                                                                       torch.ones(bags, dtype=torch.int64))
     return begins.cumsum(0)[:-1] - 1
 
 
 @composed("_embedding_bag", "_embedding_bag_forward_only")
-def _embedding_bag(table: Tensor, ids: Tensor, offsets: Tensor, by_frequency: bool = False, mode: int = 0, sparse: bool = False,
-                   weights: Tensor | None = None, has_last: bool = False, padding: int = -1) -> list[Tensor | None]:
+def _embedding_bag(table: Tensor, ids: Tensor, offsets: Tensor, by_frequency: bool = False, mode: int = 0,
+                   sparse: bool = False, weights: Tensor | None = None, has_last: bool = False,
+                   padding: int = -1) -> list[Tensor | None]:
     count, width = offsets.numel() - has_last, table.shape[1]
     bags = _bags(ids, offsets, count)
     is_used = ids != padding if padding >= 0 else torch.ones_like(ids, dtype=torch.bool)
@@ -156,7 +162,8 @@ def _embedding_bag(table: Tensor, ids: Tensor, offsets: Tensor, by_frequency: bo
     wide = bags.unsqueeze(1).expand_as(rows)
     low = torch.full((count, width), -torch.inf, dtype=rows.dtype)
     best = low.scatter_reduce(0, wide, torch.where(is_used.unsqueeze(1), rows, -torch.inf), "amax")
-    place = torch.where(is_used.unsqueeze(1) & (rows == best[bags]), torch.arange(ids.numel()).unsqueeze(1), ids.numel())
+    place = torch.where(is_used.unsqueeze(1) & (rows == best[bags]), torch.arange(ids.numel()).unsqueeze(1),
+                        ids.numel())
     first = torch.full((count, width), ids.numel()).scatter_reduce(0, wide, place, "amin")
     is_filled = first < ids.numel()
     most = torch.where(is_filled, ids[first.clamp(max=ids.numel() - 1)].long(), -1)
@@ -169,14 +176,16 @@ def _sizes(bags: Tensor, is_used: Tensor, count: int) -> Tensor:
 
 
 @composed("_embedding_bag_backward")
-def _of_embedding_bag(gradient: Tensor, ids: Tensor, offsets: Tensor, _: Tensor, __: Tensor, most: Tensor, rows: int, by_frequency: bool,
+def _of_embedding_bag(gradient: Tensor, ids: Tensor, offsets: Tensor, _: Tensor, __: Tensor, most: Tensor,
+                      rows: int, by_frequency: bool,
                       mode: int, sparse: bool, weights: Tensor | None, padding: int = -1) -> Tensor:
     if by_frequency or sparse:
         raise Refused("embedding_bag with scale_grad_by_freq, or sparse")
     count, width = gradient.shape
     if mode == 2:
         is_filled = (most >= 0).to(gradient.dtype)
-        return torch.zeros(rows, width, dtype=gradient.dtype).scatter_add(0, most.clamp(min=0).long(), gradient * is_filled)
+        return torch.zeros(rows, width, dtype=gradient.dtype).scatter_add(0, most.clamp(min=0).long(),
+                                                                          gradient * is_filled)
     bags = _bags(ids, offsets, count)
     is_used = ids != padding if padding >= 0 else torch.ones_like(ids, dtype=torch.bool)
     of_rows = (gradient / _sizes(bags, is_used, count) if mode == 1 else gradient)[bags]
@@ -185,12 +194,14 @@ def _of_embedding_bag(gradient: Tensor, ids: Tensor, offsets: Tensor, _: Tensor,
 
 
 @composed("_embedding_bag_per_sample_weights_backward")
-def _of_bag_weights(gradient: Tensor, table: Tensor, ids: Tensor, offsets: Tensor, bags: Tensor, mode: int, padding: int = -1) -> Tensor:
+def _of_bag_weights(gradient: Tensor, table: Tensor, ids: Tensor, offsets: Tensor, bags: Tensor, mode: int,
+                    padding: int = -1) -> Tensor:
     made = (table[ids] * gradient[_bags(ids, offsets, gradient.shape[0])]).sum(1)
     return made * (ids != padding) if padding >= 0 else made
 
 
-# Samples of pictures at places that are computed. Modes: 0 linear, 1 the nearest, 2 cubic; beyond the edge: 0 zeros, 1 the edge, 2 reflected.
+# Samples of pictures at places that are computed. Modes: 0 linear, 1 the nearest, 2 cubic; beyond the edge: 0
+# zeros, 1 the edge, 2 reflected.
 
 
 def _in_pixels(place: Tensor, size: int, align_corners: bool) -> Tensor:
@@ -214,7 +225,8 @@ def _inside(place: Tensor, size: int, beyond: int, align_corners: bool) -> Tenso
 def _picked(x: Tensor, places: Sequence[Tensor]) -> Tensor:
     """Returns the elements of x [n, c, ..] at whole places [n, ..] along each dim of space; zeros outside."""
     sizes = x.shape[2:]
-    flat, is_there = torch.zeros_like(places[0], dtype=torch.int64), torch.ones_like(places[0], dtype=torch.bool)
+    flat, is_there = (torch.zeros_like(places[0], dtype=torch.int64),
+                      torch.ones_like(places[0], dtype=torch.bool))
     for place, size in zip(places, sizes, strict=True):
         is_there = is_there & (place >= 0) & (place <= size - 1)
         flat = flat * size + place.clamp(0, size - 1).long()
@@ -227,7 +239,8 @@ def _sampled(x: Tensor, grid: Tensor, mode: int, beyond: int, align_corners: boo
     sizes = x.shape[2:]
     places = [_in_pixels(grid[..., -1 - dim], size, align_corners) for dim, size in enumerate(sizes)]
     if mode != 2:
-        places = [_inside(place, size, beyond, align_corners) for place, size in zip(places, sizes, strict=True)]
+        places = [_inside(place, size, beyond, align_corners)
+                  for place, size in zip(places, sizes, strict=True)]
     if mode == 1:
         return _picked(x, [place.round() for place in places])
     first = [place.detach().floor() for place in places]
@@ -299,7 +312,8 @@ def _adaptive_places(before: int, after: int) -> Tensor:
     begins = [i * before // after for i in range(after)]
     ends = [-(-(i + 1) * before // after) for i in range(after)]
     longest = max(end - begin for begin, end in zip(begins, ends, strict=True))
-    return torch.tensor(begins).unsqueeze(1).add(torch.arange(longest)).minimum(torch.tensor(ends).unsqueeze(1) - 1)
+    return torch.tensor(begins).unsqueeze(1).add(torch.arange(longest)).minimum(
+        torch.tensor(ends).unsqueeze(1) - 1)
 
 
 @composed("adaptive_max_pool2d", "adaptive_max_pool3d")
@@ -309,7 +323,8 @@ def _adaptive_max(x: Tensor, sizes: Sequence[int]) -> list[Tensor]:
     for i, size in enumerate(sizes):
         dim, extent = rank - space + 2 * i, x.shape[rank - space + i]
         places = _adaptive_places(extent, size)
-        windows = windows.index_select(dim, places.flatten()).reshape(*windows.shape[:dim], *places.shape, *windows.shape[dim + 1:])
+        windows = windows.index_select(dim, places.flatten()).reshape(*windows.shape[:dim], *places.shape,
+                                                                      *windows.shape[dim + 1:])
         shape = [1] * (2 * space)
         shape[2 * i], shape[2 * i + 1] = places.shape
         flat = flat * extent + places.view(shape)
@@ -348,12 +363,14 @@ def _reduced(losses: Tensor, reduction: int) -> Tensor:
     return losses.mean() if reduction == 1 else losses.sum() if reduction == 2 else losses
 
 
-def _multi_margin(x: Tensor, target: Tensor, p: float, margin: float, weight: Tensor | None = None, reduction: int = 1) -> Tensor:
+def _multi_margin(x: Tensor, target: Tensor, p: float, margin: float, weight: Tensor | None = None,
+                  reduction: int = 1) -> Tensor:
     rows, classes = x.view(-1, x.shape[-1] if x.dim() else 1), target.view(-1, 1)
     far = (margin - rows.gather(1, classes) + rows).clamp(min=0).pow(p)
     far = far if weight is None else far * weight[classes]
     own = torch.arange(rows.shape[1]) == classes
-    return _reduced(torch.where(own, 0, far).sum(1) / rows.shape[1], reduction).view(() if x.dim() < 2 or reduction else (-1,))
+    return _reduced(torch.where(own, 0, far).sum(1) / rows.shape[1], reduction).view(
+        () if x.dim() < 2 or reduction else (-1,))
 
 
 def _multilabel_margin(x: Tensor, target: Tensor, reduction: int, is_target: Tensor) -> Tensor:
@@ -363,7 +380,8 @@ def _multilabel_margin(x: Tensor, target: Tensor, reduction: int, is_target: Ten
     own = rows.gather(1, targets.clamp(min=0))
     far = (1 - own.unsqueeze(2) + rows.unsqueeze(1)).clamp(min=0) * is_real.unsqueeze(2)
     others = is_target.view_as(rows).to(x.dtype).sub(1).neg().unsqueeze(1)
-    return _reduced((far * others).sum((1, 2)) / classes, reduction).view(() if x.dim() < 2 or reduction else (-1,))
+    return _reduced((far * others).sum((1, 2)) / classes, reduction).view(() if x.dim() < 2 or reduction
+                                                                          else (-1,))
 
 
 composed("multi_margin_loss_backward")(_derived(_multi_margin))

@@ -1,5 +1,6 @@
-"""The loss of connectionist temporal classification, and its gradient, as loops over time. torch's own operations give a tensor whose
-shape follows from the lengths; those here give one as long as targets may be."""
+"""The loss of connectionist temporal classification, and its gradient, as loops over time. torch's own
+operations give a tensor whose shape follows from the lengths; those here give one as long as targets may
+be."""
 
 from __future__ import annotations
 
@@ -14,19 +15,21 @@ from ...._programs.text import Value
 from .rules import Builder, Type, rule
 
 _library: Any = torch.library.Library("shardwise", "FRAGMENT")  # type: ignore[no-untyped-call]
-_library.define("ctc_loss(Tensor scores, Tensor targets, Tensor lengths, Tensor target_lengths, int blank) -> (Tensor, Tensor)")
-_library.define("ctc_loss_gradient(Tensor gradient, Tensor scores, Tensor targets, Tensor lengths, Tensor target_lengths, Tensor loss, "
-                "Tensor so_far, int blank, bool zero_infinity) -> Tensor")
+_library.define("ctc_loss(Tensor scores, Tensor targets, Tensor lengths, Tensor target_lengths, "
+                "int blank) -> (Tensor, Tensor)")
+_library.define("ctc_loss_gradient(Tensor gradient, Tensor scores, Tensor targets, Tensor lengths, "
+                "Tensor target_lengths, Tensor loss, Tensor so_far, int blank, bool zero_infinity) -> Tensor")
 _library.define("masked_select(Tensor x, Tensor mask) -> Tensor")
 _operations = torch.ops.shardwise
 
 #: What takes a tensor whose number of elements follows from values.
-TAKES_SELECTED = frozenset({"aten::_ctc_loss", "aten::_ctc_loss_backward", "aten::_to_copy", "aten::clone", "aten::detach", "aten::alias",
-                            "aten::lift_fresh"})
+TAKES_SELECTED = frozenset({"aten::_ctc_loss", "aten::_ctc_loss_backward", "aten::_to_copy", "aten::clone",
+                            "aten::detach", "aten::alias", "aten::lift_fresh"})
 
 
 @torch.library.register_fake("shardwise::ctc_loss")  # type: ignore[untyped-decorator]
-def _shapes(scores: Tensor, targets: Tensor, lengths: Tensor, target_lengths: Tensor, blank: int) -> tuple[Tensor, Tensor]:
+def _shapes(scores: Tensor, targets: Tensor, lengths: Tensor, target_lengths: Tensor,
+            blank: int) -> tuple[Tensor, Tensor]:
     times, count, _ = scores.shape
     extent = targets.shape[-1]  # a target longer than there are times has no path
     states = 2 * (min(times, extent) if isinstance(extent, int) else times) + 1
@@ -45,12 +48,14 @@ def _selected_shape(x: Tensor, mask: Tensor) -> Tensor:
 
 
 def decompositions() -> dict[Any, Any]:
-    def loss(scores: Tensor, targets: Tensor, lengths: Tensor, target_lengths: Tensor, blank: int = 0, zero_infinity: bool = False) -> Any:
+    def loss(scores: Tensor, targets: Tensor, lengths: Tensor, target_lengths: Tensor, blank: int = 0,
+             zero_infinity: bool = False) -> Any:
         return _operations.ctc_loss(scores, targets, lengths, target_lengths, blank)
 
-    def gradient(given: Tensor, scores: Tensor, targets: Tensor, lengths: Tensor, target_lengths: Tensor, loss: Tensor, so_far: Tensor,
-                 blank: int, zero_infinity: bool = False) -> Any:
-        return _operations.ctc_loss_gradient(given, scores, targets, lengths, target_lengths, loss, so_far, blank, zero_infinity)
+    def gradient(given: Tensor, scores: Tensor, targets: Tensor, lengths: Tensor, target_lengths: Tensor,
+                 loss: Tensor, so_far: Tensor, blank: int, zero_infinity: bool = False) -> Any:
+        return _operations.ctc_loss_gradient(given, scores, targets, lengths, target_lengths, loss, so_far,
+                                             blank, zero_infinity)
 
     return {torch.ops.aten._ctc_loss.Tensor: loss, torch.ops.aten._ctc_loss_backward.Tensor: gradient,
             torch.ops.aten.masked_select.default: lambda x, mask: _operations.masked_select(x, mask)}
@@ -68,7 +73,8 @@ def _masked_select(build: Builder, out: Type, x: Value, mask: Value) -> Value:
 class _States:
     """A target with blanks around each label: [count, 2 * labels + 1]."""
 
-    def __init__(self, build: Builder, classes: int, states: int, targets: Value, lengths: Value, blank: int) -> None:
+    def __init__(self, build: Builder, classes: int, states: int, targets: Value, lengths: Value,
+                 blank: int) -> None:
         count, labels = lengths.shape[0], states // 2
         self.build, self.shape = build, (count, states)
         self.lengths = build.convert(lengths, "i32")
@@ -85,10 +91,13 @@ class _States:
         pairs = build.reshape(targets, (count, labels, 1))
         pairs = build.concatenate([build.operand(blank, "i32", pairs.shape), pairs], 2)
         ends = build.operand(blank, "i32", (count, 1))
-        self.classes = build.concatenate([build.reshape(pairs, (count, 2 * labels)), ends], 1) if labels else ends
-        self.follows = build.binary("ne", self.classes, self.moved(self.classes, 2, -1))  # the label before the last one
+        self.classes = build.concatenate([build.reshape(pairs, (count, 2 * labels)),
+                                          ends], 1) if labels else ends
+        # the label before the last one
+        self.follows = build.binary("ne", self.classes, self.moved(self.classes, 2, -1))
         if states > 1:
-            self.follows = build.elementwise("logical_and", self.follows, build.binary("gt", build.iota("i32", self.shape, 1), 1))
+            self.follows = build.elementwise("logical_and", self.follows,
+                                             build.binary("gt", build.iota("i32", self.shape, 1), 1))
 
     def moved(self, x: Value, by: int, rest: float) -> Value:
         """Moves each element `by` places on, or back if `by` is negative."""
@@ -102,7 +111,8 @@ class _States:
     def is_last(self) -> Value:
         """True for states that a path may end in."""
         build = self.build
-        left = build.binary("sub", build.broadcast(build.binary("mul", self.lengths, 2), self.shape, [0]), build.iota("i32", self.shape, 1))
+        left = build.binary("sub", build.broadcast(build.binary("mul", self.lengths, 2), self.shape, [0]),
+                            build.iota("i32", self.shape, 1))
         return build.elementwise("logical_or", build.binary("eq", left, 0), build.binary("eq", left, 1))
 
     def total(self, parts: list[Value]) -> Value:
@@ -120,13 +130,15 @@ class _States:
 
 
 @rule("ctc_loss")
-def _loss(build: Builder, out: list[Type], scores: Value, targets: Value, lengths: Value, target_lengths: Value, blank: int) -> list[Value]:
+def _loss(build: Builder, out: list[Type], scores: Value, targets: Value, lengths: Value,
+          target_lengths: Value, blank: int) -> list[Value]:
     """Returns the loss, and the logarithm of the sum of paths to each state and time: [times, count,
     states]."""
     times, count, classes = scores.shape
     wide = build.wide(scores)
     states = _States(build, classes, out[1].shape[2], targets, target_lengths, blank)
-    begin = build.select(build.binary("eq", build.iota("i32", states.shape, 1), 0), build.operand(0.0, wide.dtype, states.shape),
+    begin = build.select(build.binary("eq", build.iota("i32", states.shape, 1), 0),
+                         build.operand(0.0, wide.dtype, states.shape),
                          build.operand(-math.inf, wide.dtype, states.shape))
 
     def later(values: list[Value]) -> list[Value]:
@@ -138,18 +150,21 @@ def _loss(build: Builder, out: list[Type], scores: Value, targets: Value, length
         made = build.select(build.broadcast(is_there, states.shape, [0]), made, before)
         return [made, made]
 
-    last, so_far = build.scan([states.classes, states.follows, build.convert(lengths, "i32")], [begin], [wide, build.iota("i32", (times,), 0)], times, False, later)
+    last, so_far = build.scan([states.classes, states.follows, build.convert(lengths, "i32")], [begin],
+                              [wide, build.iota("i32", (times,), 0)], times, False, later)
     ends = build.select(states.is_last(), last, build.full(last, -math.inf))
     most = build.reduce("reduce_max", ends, [1])
     base = build.select(build.binary("eq", most, -math.inf), build.full(most, 0), most)
-    exponentials = build.unary("exp", build.elementwise("sub", ends, build.broadcast(base, states.shape, [0])))
-    loss = build.unary("neg", build.elementwise("add", build.unary("log", build.reduce("reduce_sum", exponentials, [1])), base))
+    exponentials = build.unary("exp",
+                               build.elementwise("sub", ends, build.broadcast(base, states.shape, [0])))
+    loss = build.unary("neg", build.elementwise(
+        "add", build.unary("log", build.reduce("reduce_sum", exponentials, [1])), base))
     return [build.convert(loss, out[0].dtype), build.convert(so_far, out[1].dtype)]
 
 
 @rule("ctc_loss_gradient")
-def _gradient(build: Builder, out: Type, gradient: Value, scores: Value, targets: Value, lengths: Value, target_lengths: Value, loss: Value,
-              so_far: Value, blank: int, zero_infinity: bool) -> Value:
+def _gradient(build: Builder, out: Type, gradient: Value, scores: Value, targets: Value, lengths: Value,
+              target_lengths: Value, loss: Value, so_far: Value, blank: int, zero_infinity: bool) -> Value:
     """As torch has it: that of the scores before a log_softmax."""
     times, count, classes = scores.shape
     wide, loss, so_far, gradient = (build.wide(one) for one in (scores, loss, so_far, gradient))
@@ -160,20 +175,26 @@ def _gradient(build: Builder, out: Type, gradient: Value, scores: Value, targets
 
     def earlier(values: list[Value]) -> list[Value]:
         ids, is_jump, ends, lengths, loss, after, scores, so_far, time = values
-        jumped = build.select(build.binary("ne", is_jump, 0), states.moved(after, -2, -math.inf), build.full(after, -math.inf))
+        jumped = build.select(build.binary("ne", is_jump, 0), states.moved(after, -2, -math.inf),
+                              build.full(after, -math.inf))
         rest = states.total([after, states.moved(after, -1, -math.inf), jumped])
         is_end = build.binary("eq", build.binary("add", build.broadcast(time, (count,), []), 1), lengths)
         rest = build.select(build.broadcast(is_end, states.shape, [0]), ends, rest)
-        share = build.unary("exp", build.elementwise("add", build.elementwise("add", so_far, rest), build.broadcast(loss, states.shape, [0])))
-        return [build.elementwise("add", rest, build.take_along(scores, ids, 1)), build.scatter_add_along(ids, share, 1, classes)]
+        share = build.unary("exp", build.elementwise("add", build.elementwise("add", so_far, rest),
+                                                     build.broadcast(loss, states.shape, [0])))
+        return [build.elementwise("add", rest, build.take_along(scores, ids, 1)),
+                build.scatter_add_along(ids, share, 1, classes)]
 
     is_finite = build.binary("ne", loss, math.inf)
     finite = build.select(is_finite, loss, build.full(loss, 0))
     lengths = build.convert(lengths, "i32")
     xs = [wide, so_far, build.iota("i32", (times,), 0)]
-    _, shares = build.scan([states.classes, is_jump, ends, lengths, finite], [nothing], xs, times, True, earlier)
+    _, shares = build.scan([states.classes, is_jump, ends, lengths, finite], [nothing], xs, times, True,
+                           earlier)
     made = build.elementwise("sub", build.unary("exp", wide), shares)
     made = build.elementwise("mul", made, build.broadcast(gradient, wide.shape, [1]))
-    made = build.select(build.broadcast(is_finite, wide.shape, [1]), made, build.full(made, 0.0 if zero_infinity else math.nan))
-    is_there = build.elementwise("lt", build.iota("i32", wide.shape, 0), build.broadcast(lengths, wide.shape, [1]))
+    made = build.select(build.broadcast(is_finite, wide.shape, [1]), made,
+                        build.full(made, 0.0 if zero_infinity else math.nan))
+    is_there = build.elementwise("lt", build.iota("i32", wide.shape, 0),
+                                 build.broadcast(lengths, wide.shape, [1]))
     return build.convert(build.select(is_there, made, build.full(made, 0)), out.dtype)

@@ -16,14 +16,15 @@ from ...shared.elementary import FUNCTIONS
 from .rules import NUMBERS, RULES, Builder, Scalar, Type, is_float, rule
 
 _UNARY = {
-    "neg": "neg", "_neg_view": "neg", "abs": "abs", "sign": "sign", "exp": "exp", "exp2": "exp2", "expm1": "expm1", "log": "log", "log1p": "log1p",
-    "tanh": "tanh", "sigmoid": "logistic", "erf": "erf", "erfinv": "erf_inv", "sqrt": "sqrt", "rsqrt": "rsqrt", "sin": "sin",
-    "cos": "cos", "floor": "floor", "ceil": "ceil", "logical_not": "logical_not", "bitwise_not": "logical_not",
+    "neg": "neg", "_neg_view": "neg", "abs": "abs", "sign": "sign", "exp": "exp", "exp2": "exp2",
+    "expm1": "expm1", "log": "log", "log1p": "log1p", "tanh": "tanh", "sigmoid": "logistic", "erf": "erf",
+    "erfinv": "erf_inv", "sqrt": "sqrt", "rsqrt": "rsqrt", "sin": "sin", "cos": "cos", "floor": "floor",
+    "ceil": "ceil", "logical_not": "logical_not", "bitwise_not": "logical_not",
 }  # fmt: skip
 _BINARY = {
-    "mul": "mul", "maximum": "max", "minimum": "min", "atan2": "atan2", "fmod": "rem", "logical_and": "logical_and",
-    "logical_or": "logical_or", "logical_xor": "logical_xor", "bitwise_and": "logical_and", "bitwise_or": "logical_or",
-    "bitwise_xor": "logical_xor",
+    "mul": "mul", "maximum": "max", "minimum": "min", "atan2": "atan2", "fmod": "rem",
+    "logical_and": "logical_and", "logical_or": "logical_or", "logical_xor": "logical_xor",
+    "bitwise_and": "logical_and", "bitwise_or": "logical_or", "bitwise_xor": "logical_xor",
 }  # fmt: skip
 _COMPARISONS = ("eq", "ne", "lt", "le", "gt", "ge")
 
@@ -36,7 +37,8 @@ def _round(build: Builder, out: Type, x: Value, *, decimals: int = 0) -> Value:
         return build.unary("round", x)
     scale, wide = 10.0 ** abs(decimals), build.wide(x)
     first, then = ("mul", "div") if decimals > 0 else ("div", "mul")
-    return build.convert(build.binary(then, build.unary("round", build.binary(first, wide, scale)), scale), x.dtype)
+    return build.convert(build.binary(then, build.unary("round", build.binary(first, wide, scale)), scale),
+                         x.dtype)
 
 
 def _unary(op: str) -> Callable[..., Value]:
@@ -61,7 +63,8 @@ def _comparison(op: str) -> Callable[..., Value]:
 
 
 def _elementary(function: Callable[[Builder, Value], Value]) -> Callable[..., Value]:
-    return lambda build, out, x: build.convert(function(build, build.wide(build.convert(x, out.dtype))), out.dtype)
+    return lambda build, out, x: build.convert(function(build, build.wide(build.convert(x, out.dtype))),
+                                               out.dtype)
 
 
 RULES.update({name: _unary(op) for name, op in _UNARY.items()})
@@ -100,7 +103,8 @@ def _rsub(build: Builder, out: Type, a: Value, b: Value | Scalar, alpha: Scalar 
 
 
 @rule("div")
-def _div(build: Builder, out: Type, a: Value | Scalar, b: Value | Scalar, rounding_mode: str | None = None) -> Value:
+def _div(build: Builder, out: Type, a: Value | Scalar, b: Value | Scalar,
+         rounding_mode: str | None = None) -> Value:
     if rounding_mode == "floor" and out.dtype in FLOATS:
         return _floor_division(build, out, a, b)
     quotient = _on(build, "div", out, a, b)
@@ -120,8 +124,10 @@ def _floor_division(build: Builder, out: Type, a: Value | Scalar, b: Value | Sca
     near = build.binary("div", build.binary("sub", x, rest), y)  # a whole number, but for its rounding
     near = build.select(_has_other_sign(build, rest, y), build.binary("sub", near, 1), near)
     below = build.unary("floor", near)
-    below = build.select(build.binary("gt", build.binary("sub", near, below), 0.5), build.binary("add", below, 1), below)
-    below = build.select(build.binary("eq", near, 0), build.binary("mul", quotient, 0), below)  # the zero with the sign
+    below = build.select(build.binary("gt", build.binary("sub", near, below), 0.5),
+                         build.binary("add", below, 1), below)
+    # the zero with the sign
+    below = build.select(build.binary("eq", near, 0), build.binary("mul", quotient, 0), below)
     return build.convert(build.select(build.binary("eq", y, 0), quotient, below), out.dtype)
 
 
@@ -161,11 +167,14 @@ def _reciprocal(build: Builder, out: Type, x: Value) -> Value:
 
 @rule("trunc", "fix")
 def _trunc(build: Builder, out: Type, x: Value) -> Value:
-    return build.select(build.binary("lt", x, 0), build.unary("ceil", x), build.unary("floor", x)) if is_float(x) else x
+    return (build.select(build.binary("lt", x, 0), build.unary("ceil", x), build.unary("floor", x))
+            if is_float(x) else x)
 
 
-RULES["log2"] = lambda build, out, x: build.binary("mul", build.unary("log", build.convert(x, out.dtype)), 1 / math.log(2))
-RULES["log10"] = lambda build, out, x: build.binary("mul", build.unary("log", build.convert(x, out.dtype)), 1 / math.log(10))
+RULES["log2"] = lambda build, out, x: build.binary("mul", build.unary("log", build.convert(x, out.dtype)),
+                                                   1 / math.log(2))
+RULES["log10"] = lambda build, out, x: build.binary("mul", build.unary("log", build.convert(x, out.dtype)),
+                                                    1 / math.log(10))
 
 
 @rule("isnan")
@@ -175,7 +184,8 @@ def _isnan(build: Builder, out: Type, x: Value) -> Value:
 
 @rule("isinf")
 def _isinf(build: Builder, out: Type, x: Value) -> Value:
-    return build.binary("eq", build.unary("abs", x), math.inf) if is_float(x) else build.operand(False, "bool", x.shape)
+    return build.binary("eq", build.unary("abs", x), math.inf) if is_float(x) else build.operand(
+        False, "bool", x.shape)
 
 
 @rule("isfinite")
@@ -208,7 +218,8 @@ def _leaky_relu(build: Builder, out: Type, x: Value, slope: Scalar = 0.01) -> Va
 
 
 @rule("elu")
-def _elu(build: Builder, out: Type, x: Value, alpha: Scalar = 1, scale: Scalar = 1, input_scale: Scalar = 1) -> Value:
+def _elu(build: Builder, out: Type, x: Value, alpha: Scalar = 1, scale: Scalar = 1,
+         input_scale: Scalar = 1) -> Value:
     low = build.binary("mul", build.unary("expm1", build.binary("mul", x, input_scale)), alpha * scale)
     return build.select(build.binary("gt", x, 0), build.binary("mul", x, scale), low)
 
@@ -240,7 +251,8 @@ def _of_numbers_alone(op: str) -> Callable[..., Value]:
     def of(build: Builder, out: Type, a: Value, b: Value) -> Value:
         x, y = build.operand(a, out.dtype, out.shape), build.operand(b, out.dtype, out.shape)
         made = build.binary(op, x, y)
-        return build.select(_isnan(build, out, x), y, build.select(_isnan(build, out, y), x, made)) if is_float(x) else made
+        return build.select(_isnan(build, out, x), y, build.select(_isnan(build, out, y), x,
+                                                                   made)) if is_float(x) else made
 
     return of
 
@@ -257,16 +269,19 @@ def _copysign(build: Builder, out: Type, a: Value, b: Value | Scalar) -> Value:
 
 @rule("ldexp")
 def _ldexp(build: Builder, out: Type, x: Value, power: Value) -> Value:
-    return build.binary("mul", build.operand(x, out.dtype, out.shape), build.unary("exp2", build.operand(power, out.dtype, out.shape)))
+    return build.binary("mul", build.operand(x, out.dtype, out.shape),
+                        build.unary("exp2", build.operand(power, out.dtype, out.shape)))
 
 
 @rule("angle")
 def _angle(build: Builder, out: Type, x: Value) -> Value:
     x = build.convert(x, out.dtype)
-    return build.select(build.binary("ne", x, x), x, build.select(build.binary("lt", x, 0), build.full(x, math.pi), build.full(x, 0)))
+    return build.select(build.binary("ne", x, x), x,
+                        build.select(build.binary("lt", x, 0), build.full(x, math.pi), build.full(x, 0)))
 
 
-RULES["bitwise_left_shift"] = RULES["__lshift__"] = lambda build, out, a, b: _on(build, "shift_left", out, a, b)
+RULES["bitwise_left_shift"] = RULES["__lshift__"] = lambda build, out, a, b: _on(build, "shift_left", out, a,
+                                                                                 b)
 
 
 @rule("bitwise_right_shift", "__rshift__")
@@ -285,7 +300,8 @@ def _gelu(build: Builder, out: Type, given: Value, approximate: str = "none") ->
     x = build.wide(given)
     if approximate == "tanh":
         cube = build.binary("mul", x, build.binary("mul", x, x))
-        inner = build.binary("mul", build.binary("add", x, build.binary("mul", cube, 0.044715)), math.sqrt(2 / math.pi))
+        inner = build.binary("mul", build.binary("add", x, build.binary("mul", cube, 0.044715)),
+                             math.sqrt(2 / math.pi))
         part = build.unary("tanh", inner)
     else:
         part = build.unary("erf", build.binary("mul", x, math.sqrt(0.5)))
@@ -295,7 +311,8 @@ def _gelu(build: Builder, out: Type, given: Value, approximate: str = "none") ->
 
 @rule("lerp", "lerp_")
 def _lerp(build: Builder, out: Type, a: Value, b: Value, weight: Value | Scalar) -> Value:
-    difference = build.binary("sub", build.operand(b, out.dtype, out.shape), build.operand(a, out.dtype, out.shape))
+    difference = build.binary("sub", build.operand(b, out.dtype, out.shape),
+                              build.operand(a, out.dtype, out.shape))
     step = build.binary("mul", difference, build.operand(weight, out.dtype, out.shape))
     return build.binary("add", build.operand(a, out.dtype, out.shape), step)
 
@@ -354,7 +371,8 @@ def _scalar(build: Builder, out: Type, number: Scalar, **_: Any) -> Value:
     return build.operand(number, out.dtype, out.shape)
 
 
-@rule("zeros", "zeros_like", "new_zeros", "empty", "empty_like", "new_empty", "empty_permuted", "empty_strided", "new_empty_strided")
+@rule("zeros", "zeros_like", "new_zeros", "empty", "empty_like", "new_empty", "empty_permuted",
+      "empty_strided", "new_empty_strided")
 def _zeros(build: Builder, out: Type, *_: Any, **__: Any) -> Value:
     return build.operand(0, out.dtype, out.shape)
 
@@ -373,14 +391,15 @@ def _fill(build: Builder, out: Type, x: Value, number: Value | Scalar) -> Value:
 
 
 def _of_numbers(op: str) -> Callable[..., Value]:
-    return lambda build, *numbers: build.elementwise(op, *(build.operand(number, "f64", ()) for number in numbers))
+    return lambda build, *numbers: build.elementwise(op, *(build.operand(number, "f64", ())
+                                                           for number in numbers))
 
 
 NUMBERS.update({
     torch.ops.aten._local_scalar_dense.default: lambda build, x: build.convert(build.reshape(x, ()), "f64"),
-    operator.add: _of_numbers("add"), operator.sub: _of_numbers("sub"), operator.mul: _of_numbers("mul"), operator.neg: _of_numbers("neg"),
-    operator.truediv: _of_numbers("div"), operator.pow: _of_numbers("pow"), torch.sym_float: lambda build, x: x,
-    torch.sym_max: _of_numbers("max"), torch.sym_min: _of_numbers("min"),
+    operator.add: _of_numbers("add"), operator.sub: _of_numbers("sub"), operator.mul: _of_numbers("mul"),
+    operator.neg: _of_numbers("neg"), operator.truediv: _of_numbers("div"), operator.pow: _of_numbers("pow"),
+    torch.sym_float: lambda build, x: x, torch.sym_max: _of_numbers("max"), torch.sym_min: _of_numbers("min"),
 })
 
 

@@ -32,22 +32,28 @@ def _count(shape: Sequence[int], dims: Sequence[int]) -> int:
 
 
 @OF_BOTH.rule("_fft_c2c")
-def _of_complex(build: Builder, out: Type, x: Complex, dims: Sequence[int], normalization: int, forward: bool) -> Complex:
+def _of_complex(build: Builder, out: Type, x: Complex, dims: Sequence[int], normalization: int,
+                forward: bool) -> Complex:
     dims = _from_front(dims, len(x.shape))
-    return _both_scaled(build, transformed(build, x, dims, -1 if forward else 1), _count(x.shape, dims), normalization)
+    return _both_scaled(build, transformed(build, x, dims, -1 if forward else 1), _count(x.shape, dims),
+                        normalization)
 
 
 @OF_BOTH.rule("_fft_r2c")
-def _of_real(build: Builder, out: Type, x: Value, dims: Sequence[int], normalization: int, onesided: bool) -> Complex:
+def _of_real(build: Builder, out: Type, x: Value, dims: Sequence[int], normalization: int,
+             onesided: bool) -> Complex:
     dims = _from_front(dims, len(x.shape))
-    made = of_real(build, x, dims) if onesided else transformed(build, Complex(x, build.full(x, 0)), dims[::-1], -1)
+    made = of_real(build, x, dims) if onesided else transformed(build, Complex(x, build.full(x, 0)),
+                                                                dims[::-1], -1)
     return _both_scaled(build, made, _count(x.shape, dims), normalization)
 
 
 @OF_BOTH.rule("_fft_c2r")
-def _to_real(build: Builder, out: Type, x: Complex, dims: Sequence[int], normalization: int, size: int) -> Value:
+def _to_real(build: Builder, out: Type, x: Complex, dims: Sequence[int], normalization: int,
+             size: int) -> Value:
     dims = _from_front(dims, len(x.shape))
-    return _scaled(build, to_real(build, x, dims, size), _count(replaced(x.shape, dims[-1], size), dims), normalization)
+    return _scaled(build, to_real(build, x, dims, size), _count(replaced(x.shape, dims[-1], size), dims),
+                   normalization)
 
 
 @rule("fft_fftfreq", "fft_rfftfreq")
@@ -56,4 +62,5 @@ def _frequencies(build: Builder, out: Type, count: int, spacing: float = 1.0, **
     for."""
     places = np.arange(out.shape[0])
     places = np.where(places > (count - 1) // 2, places - count, places) if out.shape[0] == count else places
-    return build.convert(build.array((places / (count * spacing)).astype("f8" if out.dtype == "f64" else "f4")), out.dtype)
+    return build.convert(
+        build.array((places / (count * spacing)).astype("f8" if out.dtype == "f64" else "f4")), out.dtype)

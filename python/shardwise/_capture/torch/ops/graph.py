@@ -1,4 +1,5 @@
-"""Nodes of a graph of ATen operations, each written by its rule; and rules that are such graphs: functions of torch, traced."""
+"""Nodes of a graph of ATen operations, each written by its rule; and rules that are such graphs: functions of
+torch, traced."""
 
 from __future__ import annotations
 
@@ -45,13 +46,15 @@ def result_of(build: Builder, node: torch.fx.Node, values: dict[torch.fx.Node, A
 
 
 def _example(arg: Any) -> Any:
-    """An operand as torch knows it. A number that is computed is one of Python's, which torch takes to the dtype of tensors."""
+    """An operand as torch knows it. A number that is computed is one of Python's, which torch takes to the
+    dtype of tensors."""
     value = arg.meta["val"] if isinstance(arg, torch.fx.Node) else arg
     return 1.0 if isinstance(value, torch.SymFloat) else 1 if isinstance(value, torch.SymInt) else value
 
 
 def each(value: Any, of: Callable[[torch.Tensor], Any]) -> Any:
-    return [None if one is None else of(one) for one in value] if isinstance(value, (list, tuple)) else of(value)
+    return [None if one is None else of(one) for one in value] if isinstance(value, (list, tuple)) else of(
+        value)
 
 
 def _applied(rule: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
@@ -71,9 +74,12 @@ def _check(name: str, made: Any, out: Any) -> None:
     for value, wanted in pairs:
         if value is None:
             continue
-        is_selected = any(type(n) is not int for n in wanted.shape)  # as long as the values say: here, as long as it may be
-        if value.dtype != wanted.dtype or (value.shape != wanted.shape if not is_selected else len(value.shape) != len(wanted.shape)):
-            raise AssertionError(f"{name}: the rule gave {value.dtype}{list(value.shape)}, torch {wanted.dtype}{list(wanted.shape)}")
+        # as long as the values say: here, as long as it may be
+        is_selected = any(type(n) is not int for n in wanted.shape)
+        if value.dtype != wanted.dtype or (value.shape != wanted.shape if not is_selected
+                                           else len(value.shape) != len(wanted.shape)):
+            raise AssertionError(f"{name}: the rule gave {value.dtype}{list(value.shape)}, "
+                                 f"torch {wanted.dtype}{list(wanted.shape)}")
 
 
 # ---- Rules that are functions of torch.
@@ -85,13 +91,15 @@ def composed(*names: str) -> Callable[[Function], Function]:
     result that only torch's own gradient needs."""
 
     def add(function: Function) -> Function:
-        RULES.update(dict.fromkeys(names, lambda build, out, *args, **kwargs: _as_traced(function, build, out, args, kwargs)))
+        RULES.update(dict.fromkeys(
+            names, lambda build, out, *args, **kwargs: _as_traced(function, build, out, args, kwargs)))
         return function
 
     return add
 
 
-def _as_traced(function: Callable[..., Any], build: Builder, out: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+def _as_traced(function: Callable[..., Any], build: Builder, out: Any, args: tuple[Any, ...],
+               kwargs: dict[str, Any]) -> Any:
     try:
         inspect.signature(function).bind(*args, **kwargs)
     except TypeError as error:
@@ -101,7 +109,8 @@ def _as_traced(function: Callable[..., Any], build: Builder, out: Any, args: tup
 
     def of(*tensors: torch.Tensor) -> Any:
         given = iter(tensors)
-        own_args, own_kwargs = pytree.tree_unflatten([next(given) if isinstance(leaf, (Node, Number)) else leaf for leaf in leaves], tree)
+        own_args, own_kwargs = pytree.tree_unflatten([next(given) if isinstance(leaf, (Node, Number))
+                                                      else leaf for leaf in leaves], tree)
         return function(*own_args, **own_kwargs)
 
     return as_results(build, out, written(build, of, operands))
@@ -109,7 +118,8 @@ def _as_traced(function: Callable[..., Any], build: Builder, out: Any, args: tup
 
 def as_results(build: Builder, out: Any, values: Sequence[Any]) -> Any:
     """Returns results in torch's form. None stands for a result that only torch's own gradient needs."""
-    results = [one and build.refused("a result that only torch's own gradient uses", [], one.dtype, one.shape) if value is None else value
+    results = [one and build.refused("a result that only torch's own gradient uses", [], one.dtype, one.shape)
+               if value is None else value
                for value, one in zip(values, out if isinstance(out, list) else [out], strict=True)]
     return results if isinstance(out, list) else results[0]
 
@@ -137,8 +147,8 @@ def written(build: Builder, function: Callable[..., Any], operands: Sequence[Val
     return [None if node is None else values[node] for node in returned]
 
 
-def looped(build: Builder, body: Callable[..., Any], carry: Sequence[Value], xs: Sequence[Value] = (), length: int | None = None, consts: Sequence[Value] = (),
-           reverse: bool = False) -> list[Value]:
+def looped(build: Builder, body: Callable[..., Any], carry: Sequence[Value], xs: Sequence[Value] = (),
+           length: int | None = None, consts: Sequence[Value] = (), reverse: bool = False) -> list[Value]:
     """A scan, whose body is a function of torch: of the consts, the carry and a slice of each of the xs."""
     trips = xs[0].shape[0] if length is None else length
     return build.scan(consts, carry, xs, trips, reverse, lambda values: written(build, body, values))

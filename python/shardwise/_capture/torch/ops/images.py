@@ -19,8 +19,8 @@ Numbers = Sequence[int]
 
 @dataclass(frozen=True)
 class _Convolution:
-    """The attributes of runtime/graph/attributes.h. Dims: images and features of the operand (lhs), features of the result
-    and of the operand of the kernel (rhs), images and features of the result (out)."""
+    """The attributes of runtime/graph/attributes.h. Dims: images and features of the operand (lhs), features
+    of the result and of the operand of the kernel (rhs), images and features of the result (out)."""
 
     stride: Numbers
     low: Numbers
@@ -41,7 +41,8 @@ class _Convolution:
         for i, d in enumerate(spatial):
             extent = _dilated(x.shape[d], self.lhs_dilation[i]) + self.low[i] + self.high[i]
             shape[d] = (extent - _dilated(kernel.shape[d], self.rhs_dilation[i])) // self.stride[i] + 1
-        lists = dict(lhs=[*self.lhs, *spatial], rhs=[*self.rhs, *spatial], out=[*self.out, *spatial], stride=self.stride, low=self.low,
+        lists = dict(lhs=[*self.lhs, *spatial], rhs=[*self.rhs, *spatial], out=[*self.out, *spatial],
+                     stride=self.stride, low=self.low,
                      high=self.high, lhs_dilation=self.lhs_dilation, rhs_dilation=self.rhs_dilation)
         return build.convolution(x, kernel, shape, lists, self.feature_groups, self.batch_groups)
 
@@ -56,7 +57,8 @@ def _spatial(numbers: Numbers, count: int) -> list[int]:
 
 
 def _groups_moved(build: Builder, kernel: Value, groups: int) -> Value:
-    """[groups * a, b, ..] as [groups * b, a, ..], features of either side within their group: turned round in space."""
+    """[groups * a, b, ..] as [groups * b, a, ..], features of either side within their group: turned round in
+    space."""
     a, b, *space = kernel.shape
     turned = build.reverse(kernel, range(2, len(kernel.shape)))
     split = build.reshape(turned, (groups, a // groups, b, *space))
@@ -80,21 +82,24 @@ def _of_kernel(build: Builder, x: Value, gradient: Value, forward: _Convolution,
     space = range(len(forward.stride))
     high = []
     for i in space:
-        reach = _dilated(shape[i + 2], forward.rhs_dilation[i]) + _dilated(gradient.shape[i + 2], forward.stride[i]) - 1
+        reach = _dilated(shape[i + 2],
+                         forward.rhs_dilation[i]) + _dilated(gradient.shape[i + 2], forward.stride[i]) - 1
         high.append(reach - x.shape[i + 2] - forward.low[i])
-    back = replace(forward, stride=forward.rhs_dilation, high=high, rhs_dilation=forward.stride, feature_groups=1,
-                   batch_groups=forward.feature_groups, lhs=(1, 0), rhs=(1, 0), out=(1, 0))
+    back = replace(forward, stride=forward.rhs_dilation, high=high, rhs_dilation=forward.stride,
+                   feature_groups=1, batch_groups=forward.feature_groups, lhs=(1, 0), rhs=(1, 0), out=(1, 0))
     return back.apply(build, x, gradient)
 
 
 def _forward(x: Value, stride: Numbers, padding: Numbers, dilation: Numbers, groups: int) -> _Convolution:
     count = len(x.shape) - 2
     around = _spatial(padding, count)
-    return _Convolution(_spatial(stride, count), around, around, [1] * count, _spatial(dilation, count), groups)
+    return _Convolution(_spatial(stride, count), around, around, [1] * count, _spatial(dilation, count),
+                        groups)
 
 
 @rule("convolution")
-def _convolution(build: Builder, out: Type, x: Value, kernel: Value, bias: Value | None, stride: Numbers, padding: Numbers,
+def _convolution(build: Builder, out: Type, x: Value, kernel: Value, bias: Value | None,
+                 stride: Numbers, padding: Numbers,
                  dilation: Numbers, transposed: bool, output_padding: Numbers, groups: int) -> Value:
     forward = _forward(x, stride, padding, dilation, groups)
     made = _spread(build, x, kernel, forward, out.shape) if transposed else forward.apply(build, x, kernel)
@@ -102,8 +107,9 @@ def _convolution(build: Builder, out: Type, x: Value, kernel: Value, bias: Value
 
 
 @rule("convolution_backward")
-def _convolution_backward(build: Builder, out: Sequence[Type | None], gradient: Value, x: Value, kernel: Value, bias_sizes: Any,
-                          stride: Numbers, padding: Numbers, dilation: Numbers, transposed: bool, output_padding: Numbers,
+def _convolution_backward(build: Builder, out: Sequence[Type | None], gradient: Value, x: Value,
+                          kernel: Value, bias_sizes: Any, stride: Numbers, padding: Numbers,
+                          dilation: Numbers, transposed: bool, output_padding: Numbers,
                           groups: int, wanted: Sequence[bool]) -> list[Value | None]:
     forward = _forward(x, stride, padding, dilation, groups)
     of_x = of_kernel = of_bias = None
@@ -137,11 +143,13 @@ class _Windows:
         return "".join(listed(name, numbers) for name, numbers in vars(self).items())
 
 
-def _windows(x: Value, shape: Numbers, window: Numbers, stride: Numbers, padding: Numbers, dilation: Numbers = (1,)) -> _Windows:
+def _windows(x: Value, shape: Numbers, window: Numbers, stride: Numbers, padding: Numbers,
+             dilation: Numbers = (1,)) -> _Windows:
     """Returns the windows of a result of that shape; with ceil_mode, the last ones reach over the edge."""
     count = 1 if len(window) == 1 and len(x.shape) < 4 else 2 if len(window) <= 2 else 3
     window = _spatial(window, count)
-    steps, around, gaps = _spatial(stride or window, count), _spatial(padding, count), _spatial(dilation, count)
+    steps, around, gaps = (_spatial(stride or window, count), _spatial(padding, count),
+                           _spatial(dilation, count))
     before = len(x.shape) - count
     high = []
     for i in range(count):
@@ -152,8 +160,8 @@ def _windows(x: Value, shape: Numbers, window: Numbers, stride: Numbers, padding
 
 
 @rule("max_pool2d_with_indices", "max_pool3d_with_indices")
-def _max_pool(build: Builder, out: Sequence[Type], x: Value, window: Numbers, stride: Numbers = (), padding: Numbers = (0,),
-              dilation: Numbers = (1,), ceil_mode: bool = False) -> list[Value]:
+def _max_pool(build: Builder, out: Sequence[Type], x: Value, window: Numbers, stride: Numbers = (),
+              padding: Numbers = (0,), dilation: Numbers = (1,), ceil_mode: bool = False) -> list[Value]:
     windows = _windows(x, out[0].shape, window, stride, padding, dilation)
     made = build.node("reduce_window_max", (x,), x.dtype, out[0].shape, windows.words)
     return [made, _places_of_most(build, x, made, windows, len(window))]
@@ -174,15 +182,16 @@ def _places_of_most(build: Builder, x: Value, most: Value, windows: _Windows, sp
         is_it = build.binary("logical_and", is_it, build.slice(inside, begin, end, windows.stride))
         place: Value = build.operand(0, "i64", most.shape)
         for d in range(len(x.shape) - space, len(x.shape)):
-            along = build.binary("add", build.binary("mul", build.iota("i64", most.shape, d), windows.stride[d]), begin[d] - windows.low[d])
+            along = build.binary("add", build.binary("mul", build.iota("i64", most.shape, d),
+                                                     windows.stride[d]), begin[d] - windows.low[d])
             place = build.binary("add", build.binary("mul", place, x.shape[d]), along)
         found = build.select(is_it, place, found)
     return build.as_index(found)
 
 
 @rule("max_pool2d_with_indices_backward", "max_pool3d_with_indices_backward")
-def _max_pool_backward(build: Builder, out: Type, gradient: Value, x: Value, window: Numbers, stride: Numbers, padding: Numbers,
-                       dilation: Numbers, ceil_mode: bool, indices: Value) -> Value:
+def _max_pool_backward(build: Builder, out: Type, gradient: Value, x: Value, window: Numbers, stride: Numbers,
+                       padding: Numbers, dilation: Numbers, ceil_mode: bool, indices: Value) -> Value:
     windows = _windows(x, gradient.shape, window, stride, padding, dilation)
     return build.node("select_and_scatter_add", (x, gradient), x.dtype, x.shape, windows.words)
 
@@ -206,15 +215,18 @@ def _counts(build: Builder, x: Value, shape: Numbers, windows: _Windows, padding
 
 
 @rule("avg_pool2d", "avg_pool3d")
-def _avg_pool(build: Builder, out: Type, x: Value, window: Numbers, stride: Numbers = (), padding: Numbers = (0,), ceil_mode: bool = False,
+def _avg_pool(build: Builder, out: Type, x: Value, window: Numbers, stride: Numbers = (),
+              padding: Numbers = (0,), ceil_mode: bool = False,
               count_include_pad: bool = True, divisor_override: int | None = None) -> Value:
     windows = _windows(x, out.shape, window, stride, padding)
     total = build.node("reduce_window_sum", (x,), x.dtype, out.shape, windows.words)
-    return build.binary("div", total, _counts(build, x, out.shape, windows, padding, count_include_pad, divisor_override))
+    return build.binary("div", total,
+                        _counts(build, x, out.shape, windows, padding, count_include_pad, divisor_override))
 
 
 @rule("avg_pool2d_backward", "avg_pool3d_backward")
-def _avg_pool_backward(build: Builder, out: Type, gradient: Value, x: Value, window: Numbers, stride: Numbers, padding: Numbers,
+def _avg_pool_backward(build: Builder, out: Type, gradient: Value, x: Value, window: Numbers,
+                       stride: Numbers, padding: Numbers,
                        ceil_mode: bool, count_include_pad: bool, divisor_override: int | None) -> Value:
     windows = _windows(x, gradient.shape, window, stride, padding)
     counts = _counts(build, x, gradient.shape, windows, padding, count_include_pad, divisor_override)
@@ -231,7 +243,8 @@ def _avg_pool_backward(build: Builder, out: Type, gradient: Value, x: Value, win
 def _adaptive_pool(build: Builder, out: Type, x: Value, sizes: Numbers) -> Value:
     """Windows of uneven sizes are a product with a matrix along each dim, as interpolation is."""
     window = _adaptive_window(x.shape, out.shape, len(sizes))
-    return _avg_pool(build, out, x, window, window) if window else _along(build, x, _means(x.shape, out.shape, len(sizes)))
+    return _avg_pool(build, out, x, window, window) if window else _along(
+        build, x, _means(x.shape, out.shape, len(sizes)))
 
 
 def _adaptive_backward(space: int) -> Callable[..., Value]:
@@ -244,7 +257,8 @@ def _adaptive_backward(space: int) -> Callable[..., Value]:
     return backward
 
 
-RULES["_adaptive_avg_pool2d_backward"], RULES["_adaptive_avg_pool3d_backward"] = _adaptive_backward(2), _adaptive_backward(3)
+RULES["_adaptive_avg_pool2d_backward"], RULES["_adaptive_avg_pool3d_backward"] = (_adaptive_backward(2),
+                                                                                  _adaptive_backward(3))
 
 
 def _adaptive_window(before: Shape, after: Shape, space: int) -> list[int]:
@@ -270,13 +284,15 @@ def _means(before: Shape, after: Shape, space: int) -> list[np.ndarray[Any, Any]
 def _nearest(is_exact: bool, build: Builder, out: Type, x: Value, sizes: Any = None, *scales: Any) -> Value:
     wide = _with_repeats(x.shape, out.shape)
     if wide and not any(_numbers_in(scales)):
-        return build.reshape(build.broadcast(x, wide, [0, *(d for d in range(1, len(wide)) if d == 1 or d % 2 == 0)]), out.shape)
+        return build.reshape(build.broadcast(x, wide, [0, *(d for d in range(1, len(wide)) if d == 1
+                                                            or d % 2 == 0)]), out.shape)
     for dim, places in _nearest_places(is_exact, x.shape, out.shape, scales):
         x = build.take(x, build.array(places), dim)
     return x
 
 
-def _nearest_backward(is_exact: bool, build: Builder, out: Type, gradient: Value, sizes: Any, before: Any, *scales: Any) -> Value:
+def _nearest_backward(is_exact: bool, build: Builder, out: Type, gradient: Value, sizes: Any, before: Any,
+                      *scales: Any) -> Value:
     wide = _with_repeats(out.shape, gradient.shape)
     if wide and not any(_numbers_in(scales)):
         return build.reduce("reduce_sum", build.reshape(gradient, wide), range(3, len(wide), 2))
@@ -286,12 +302,15 @@ def _nearest_backward(is_exact: bool, build: Builder, out: Type, gradient: Value
 
 
 def _numbers_in(scales: Any) -> list[float]:
-    return [scale for one in scales if one for scale in (one if isinstance(one, (list, tuple)) else [one]) if scale and scale != int(scale)]
+    return [scale for one in scales if one
+            for scale in (one if isinstance(one, (list, tuple)) else [one]) if scale and scale != int(scale)]
 
 
-def _nearest_places(is_exact: bool, before: Shape, after: Shape, scales: Any) -> list[tuple[int, np.ndarray[Any, Any]]]:
+def _nearest_places(is_exact: bool, before: Shape, after: Shape,
+                    scales: Any) -> list[tuple[int, np.ndarray[Any, Any]]]:
     """Returns the nearest places for each dim of space, in f32, as torch computes them."""
-    given = [scale for one in scales for scale in (one if isinstance(one, (list, tuple)) else [one])] or [None] * (len(before) - 2)
+    given = [scale for one in scales for scale in (one if isinstance(one, (list, tuple))
+                                                   else [one])] or [None] * (len(before) - 2)
     made = []
     for dim, scale in zip(range(2, len(before)), given, strict=True):
         step = np.float32(1 / scale if scale else before[dim] / after[dim])
@@ -309,7 +328,8 @@ for _space in (1, 2, 3):
 # Interpolation is a product with a matrix along each dim of space.
 
 
-def _weights(before: int, after: int, align_corners: bool, scale: float | None, cubic: bool) -> np.ndarray[Any, Any]:
+def _weights(before: int, after: int, align_corners: bool, scale: float | None,
+             cubic: bool) -> np.ndarray[Any, Any]:
     """[after, before]: how much of each element is in each of the result."""
     places = np.arange(after, dtype=np.float64)
     if align_corners:
@@ -336,7 +356,8 @@ def _weights(before: int, after: int, align_corners: bool, scale: float | None, 
     return matrix
 
 
-def _smooth_weights(before: int, after: int, align_corners: bool, scale: float | None, cubic: bool) -> np.ndarray[Any, Any]:
+def _smooth_weights(before: int, after: int, align_corners: bool, scale: float | None,
+                    cubic: bool) -> np.ndarray[Any, Any]:
     """Returns [after, before] weights of kernels as wide as the elements they combine (antialias=True); each
     row sums to 1."""
     if align_corners:
@@ -351,7 +372,8 @@ def _smooth_weights(before: int, after: int, align_corners: bool, scale: float |
         far = np.abs((np.arange(first, last) - centre + 0.5) / max(step, 1.0))
         near = np.maximum(1 - far, 0)
         if cubic:  # Keys' kernel, of -0.5
-            near = np.where(far < 1, (1.5 * far - 2.5) * far * far + 1, np.where(far < 2, ((-0.5 * far + 2.5) * far - 4) * far + 2, 0))
+            near = np.where(far < 1, (1.5 * far - 2.5) * far * far + 1,
+                            np.where(far < 2, ((-0.5 * far + 2.5) * far - 4) * far + 2, 0))
         matrix[i, first:last] = near / near.sum()
     return matrix
 
@@ -368,21 +390,27 @@ def _along(build: Builder, x: Value, matrices: Sequence[np.ndarray[Any, Any]]) -
 def _matrices(before: Shape, after: Shape, align_corners: bool, scales: Sequence[float | None], cubic: bool,
               weights_of: Callable[..., np.ndarray[Any, Any]]) -> list[np.ndarray[Any, Any]]:
     given = scales or [None] * (len(before) - 2)
-    return [weights_of(a, b, align_corners, scale, cubic) for a, b, scale in zip(before[2:], after[2:], given, strict=True)]
+    return [weights_of(a, b, align_corners, scale, cubic)
+            for a, b, scale in zip(before[2:], after[2:], given, strict=True)]
 
 
-def _interpolate(cubic: bool, weights_of: Callable[..., Any], build: Builder, out: Type, x: Value, sizes: Numbers, align_corners: bool, *scales: float | None) -> Value:
+def _interpolate(cubic: bool, weights_of: Callable[..., Any], build: Builder, out: Type, x: Value,
+                 sizes: Numbers, align_corners: bool, *scales: float | None) -> Value:
     return _along(build, x, _matrices(x.shape, out.shape, align_corners, scales, cubic, weights_of))
 
 
-def _interpolate_backward(cubic: bool, weights_of: Callable[..., Any], build: Builder, out: Type, gradient: Value, sizes: Numbers, before: Numbers, align_corners: bool,
+def _interpolate_backward(cubic: bool, weights_of: Callable[..., Any], build: Builder, out: Type,
+                          gradient: Value, sizes: Numbers, before: Numbers, align_corners: bool,
                           *scales: float | None) -> Value:
-    return _along(build, gradient, [m.T for m in _matrices(out.shape, gradient.shape, align_corners, scales, cubic, weights_of)])
+    return _along(build, gradient, [m.T for m in _matrices(out.shape, gradient.shape, align_corners, scales,
+                                                           cubic, weights_of)])
 
 
-for _name, _cubic, _weights_of in (("upsample_linear1d", False, _weights), ("upsample_bilinear2d", False, _weights), ("upsample_trilinear3d", False, _weights),
-                                   ("upsample_bicubic2d", True, _weights), ("_upsample_bilinear2d_aa", False, _smooth_weights),
-                                   ("_upsample_bicubic2d_aa", True, _smooth_weights)):
+for _name, _cubic, _weights_of in (
+        ("upsample_linear1d", False, _weights), ("upsample_bilinear2d", False, _weights),
+        ("upsample_trilinear3d", False, _weights),
+        ("upsample_bicubic2d", True, _weights), ("_upsample_bilinear2d_aa", False, _smooth_weights),
+        ("_upsample_bicubic2d_aa", True, _smooth_weights)):
     RULES[_name] = functools.partial(_interpolate, _cubic, _weights_of)
     RULES[f"{_name}_backward"] = functools.partial(_interpolate_backward, _cubic, _weights_of)
 

@@ -57,7 +57,8 @@ def _unfold(build: Builder, out: Type, x: Value, dim: int, size: int, step: int)
         return build.concatenate([build.reshape(part, (*part.shape, 1)) for part in parts], len(x.shape))
     order = [*(d for d in range(len(x.shape)) if d != dim), dim]
     windows = [build.transpose(build.cut(x, dim, i * step, i * step + size), order) for i in range(count)]
-    return build.concatenate([build.reshape(window, (*window.shape[:dim], 1, *window.shape[dim:])) for window in windows], dim)
+    return build.concatenate([build.reshape(window, (*window.shape[:dim], 1, *window.shape[dim:]))
+                              for window in windows], dim)
 
 
 @rule("narrow_copy")
@@ -73,7 +74,8 @@ def _bounds(extent: int, begin: int | None, end: int | None) -> tuple[int, int]:
 
 
 @rule("slice")
-def _slice(build: Builder, out: Type, x: Value, dim: int = 0, begin: int | None = None, end: int | None = None, step: int = 1) -> Value:
+def _slice(build: Builder, out: Type, x: Value, dim: int = 0, begin: int | None = None,
+           end: int | None = None, step: int = 1) -> Value:
     dim %= len(x.shape)
     return build.cut(x, dim, *_bounds(x.shape[dim], begin, end), step)
 
@@ -88,8 +90,8 @@ def _select(build: Builder, out: Type, x: Value, dim: int, index: int | Value) -
 
 
 @rule("slice_scatter")
-def _slice_scatter(build: Builder, out: Type, x: Value, source: Value, dim: int = 0, begin: int | None = None, end: int | None = None,
-                   step: int = 1) -> Value:
+def _slice_scatter(build: Builder, out: Type, x: Value, source: Value, dim: int = 0, begin: int | None = None,
+                   end: int | None = None, step: int = 1) -> Value:
     """x, with source in a slice of it."""
     dim %= len(x.shape)
     extent = x.shape[dim]
@@ -127,7 +129,8 @@ def _cat(build: Builder, out: Type, parts: Sequence[Value], dim: int = 0) -> Val
 @rule("stack")
 def _stack(build: Builder, out: Type, parts: Sequence[Value], dim: int = 0) -> Value:
     dim %= len(out.shape)
-    return build.concatenate([build.reshape(build.convert(x, out.dtype), replaced(out.shape, dim, 1)) for x in parts], dim)
+    return build.concatenate([build.reshape(build.convert(x, out.dtype), replaced(out.shape, dim, 1))
+                              for x in parts], dim)
 
 
 @rule("split", "split_with_sizes", "chunk")
@@ -188,7 +191,8 @@ def _diagonal(build: Builder, out: Type, x: Value, offset: int = 0, one: int = 0
 
 
 @rule("diagonal_scatter")
-def _diagonal_scatter(build: Builder, out: Type, x: Value, source: Value, offset: int = 0, one: int = 0, other: int = 1) -> Value:
+def _diagonal_scatter(build: Builder, out: Type, x: Value, source: Value, offset: int = 0, one: int = 0,
+                      other: int = 1) -> Value:
     one, other = one % len(x.shape), other % len(x.shape)
     order = [*(d for d in range(len(x.shape)) if d not in (one, other)), one, other]
     matrices = build.transpose(x, order)
@@ -212,10 +216,12 @@ def _embedding(build: Builder, out: Type, table: Value, ids: Value, *_: Any) -> 
 
 
 @rule("embedding_dense_backward")
-def _embedding_backward(build: Builder, out: Type, gradient: Value, ids: Value, extent: int, padding: int, by_frequency: bool) -> Value:
+def _embedding_backward(build: Builder, out: Type, gradient: Value, ids: Value, extent: int, padding: int,
+                        by_frequency: bool) -> Value:
     if by_frequency:
         counts = build.take(build.scatter_add(ids, Number(1.0, gradient.dtype, ids.shape), 0, extent), ids, 0)
-        gradient = build.binary("div", gradient, build.broadcast(counts, gradient.shape, range(len(ids.shape))))
+        gradient = build.binary("div", gradient,
+                                build.broadcast(counts, gradient.shape, range(len(ids.shape))))
     if padding >= 0:
         is_padding = build.broadcast(build.binary("eq", ids, padding), gradient.shape, range(len(ids.shape)))
         gradient = build.select(is_padding, build.full(gradient, 0), gradient)
@@ -266,9 +272,11 @@ def _flat_ids(build: Builder, x: Value, indices: Sequence[Value | None]) -> tupl
 
 
 @rule("index_put", "_unsafe_index_put")
-def _index_put(build: Builder, out: Type, x: Value, indices: Sequence[Value | None], values: Value, accumulate: bool = False) -> Value:
+def _index_put(build: Builder, out: Type, x: Value, indices: Sequence[Value | None], values: Value,
+               accumulate: bool = False) -> Value:
     present = [ids for ids in indices if ids is not None]
-    if len(present) == 1 and present[0].dtype == "bool" and indices[0] is not None and not accumulate and not values.shape:
+    if (len(present) == 1 and present[0].dtype == "bool" and indices[0] is not None and not accumulate
+        and not values.shape):
         mask = build.broadcast(present[0], x.shape, range(len(present[0].shape)))
         return build.select(mask, build.operand(values, x.dtype, x.shape), x)
     dims, ids = _flat_ids(build, x, indices)
@@ -281,9 +289,11 @@ def _index_put(build: Builder, out: Type, x: Value, indices: Sequence[Value | No
     shape = tuple(x.shape[d] for d in rest)
     values = build.operand(values, x.dtype, (*shape[:before], *ids.shape, *shape[before:]))
     after = before + len(ids.shape)
-    values = build.transpose(values, [*range(before, after), *range(before), *range(after, len(values.shape))])
+    values = build.transpose(values,
+                             [*range(before, after), *range(before), *range(after, len(values.shape))])
     is_sum = accumulate and number_of(x) == 0 and len(flat.shape) == 1
-    made = (added_in_windows(build, flat.shape[0], ids, values) if is_sum else None) or _scattered(build, flat, ids, values, accumulate)
+    made = (added_in_windows(build, flat.shape[0], ids,
+                             values) if is_sum else None) or _scattered(build, flat, ids, values, accumulate)
     inverse = [order.index(d) for d in range(len(x.shape))]
     return build.transpose(build.reshape(made, rows.shape), inverse)
 
@@ -298,16 +308,19 @@ def _scattered(build: Builder, x: Value, ids: Value, updates: Value, accumulate:
 @rule("scatter_add")
 def _scatter_add(build: Builder, out: Type, x: Value, dim: int, ids: Value, source: Value) -> Value:
     if not x.shape:
-        return build.binary("add", x, build.reshape(build.reduce("reduce_sum", source, range(len(source.shape))), ()))
+        return build.binary("add", x,
+                            build.reshape(build.reduce("reduce_sum", source, range(len(source.shape))), ()))
     dim %= len(x.shape)
     for d, extent in enumerate(ids.shape):
         source = build.cut(source, d, 0, extent)
     added = build.scatter_add_along(ids, source, dim, x.shape[dim])
-    return build.plus(x, build.padded(added, [0] * len(x.shape), [a - b for a, b in zip(x.shape, added.shape, strict=True)]))
+    return build.plus(x, build.padded(added, [0] * len(x.shape),
+                                      [a - b for a, b in zip(x.shape, added.shape, strict=True)]))
 
 
 @rule("scatter")
-def _scatter(build: Builder, out: Type, x: Value, dim: int, ids: Value, source: Value | Scalar, *, reduce: str | None = None) -> Value:
+def _scatter(build: Builder, out: Type, x: Value, dim: int, ids: Value, source: Value | Scalar, *,
+             reduce: str | None = None) -> Value:
     """One update a row is a comparison with its place: that cuts as other operations do."""
     if not x.shape:
         x, ids = build.reshape(x, (1,)), build.reshape(ids, (1,))
@@ -335,24 +348,29 @@ def _combined(build: Builder, x: Value, dim: int, ids: Value, updates: Value, ho
     places = build.binary("mul", places, strides[dim]) if strides[dim] != 1 else places
     for d in range(len(x.shape)):
         if d != dim:
-            places = build.binary("add", places, build.binary("mul", build.iota("i64", ids.shape, d), strides[d]))
+            places = build.binary("add", places,
+                                  build.binary("mul", build.iota("i64", ids.shape, d), strides[d]))
     size, flat = math.prod(x.shape), math.prod(ids.shape)
-    operands = build.reshape(x, (size,)), build.reshape(places, (flat,)), build.reshape(build.convert(updates, x.dtype), (flat,))
+    operands = (build.reshape(x, (size,)), build.reshape(places, (flat,)),
+                build.reshape(build.convert(updates, x.dtype), (flat,)))
     return build.reshape(build.node("scatter", operands, x.dtype, (size,), f" dims=[0] {how}"), x.shape)
 
 
 @rule("scatter_reduce")
-def _scatter_reduce(build: Builder, out: Type, x: Value, dim: int, ids: Value, source: Value, reduce: str, *, include_self: bool = True) -> Value:
+def _scatter_reduce(build: Builder, out: Type, x: Value, dim: int, ids: Value, source: Value, reduce: str, *,
+                    include_self: bool = True) -> Value:
     if not x.shape:
         x, ids, source = (build.reshape(one, (1,)) for one in (x, ids, source))
-        return build.reshape(_scatter_reduce(build, Type(out.dtype, (1,)), x, 0, ids, source, reduce, include_self=include_self), ())
+        return build.reshape(_scatter_reduce(build, Type(out.dtype, (1,)), x, 0, ids, source, reduce,
+                                             include_self=include_self), ())
     dim %= len(x.shape)
     for d, extent in enumerate(ids.shape):
         source = build.cut(source, d, 0, extent)
     counts: Value | None = None
     if reduce == "mean" or not include_self:
         dtype = x.dtype if is_float(x) else "i64"
-        counts = _combined(build, Number(0, dtype, x.shape), dim, ids, build.operand(1, dtype, ids.shape), "add")
+        counts = _combined(build, Number(0, dtype, x.shape), dim, ids, build.operand(1, dtype, ids.shape),
+                           "add")
     if not include_self:
         assert counts is not None
         x = build.select(build.binary("gt", counts, 0), build.full(x, _nothing(reduce, x.dtype)), x)
@@ -362,7 +380,8 @@ def _scatter_reduce(build: Builder, out: Type, x: Value, dim: int, ids: Value, s
         return made
     assert counts is not None
     divisor = build.binary("add", counts, 1) if include_self else build.binary("max", counts, 1)
-    whole: Value = RULES["div"](build, out, made, build.convert(divisor, x.dtype), None if is_float(made) else "floor")
+    whole: Value = RULES["div"](build, out, made, build.convert(divisor, x.dtype),
+                                None if is_float(made) else "floor")
     return whole
 
 
@@ -377,34 +396,40 @@ def _nothing(reduce: str, dtype: str) -> Scalar:
 
 
 @rule("topk")
-def _topk(build: Builder, out: Sequence[Type], x: Value, k: int, dim: int = -1, largest: bool = True, _: bool = True) -> list[Value]:
+def _topk(build: Builder, out: Sequence[Type], x: Value, k: int, dim: int = -1, largest: bool = True,
+          _: bool = True) -> list[Value]:
     dim %= len(x.shape)
     order = build.cut(build.argsort(x, dim, largest), dim, 0, k)
     return [build.take_along(x, order, dim), build.as_index(order)]
 
 
 @rule("sort")
-def _sort(build: Builder, out: Sequence[Type], x: Value, dim: int = -1, descending: bool = False, **options: Any) -> list[Value]:
+def _sort(build: Builder, out: Sequence[Type], x: Value, dim: int = -1, descending: bool = False,
+          **options: Any) -> list[Value]:
     dim %= len(x.shape)
     order = build.argsort(x, dim, options.get("descending", descending))
     return [build.take_along(x, order, dim), build.as_index(order)]
 
 
 @rule("kthvalue")
-def _kth_value(build: Builder, out: Sequence[Type], x: Value, k: int, dim: int = -1, keepdim: bool = False) -> list[Value]:
+def _kth_value(build: Builder, out: Sequence[Type], x: Value, k: int, dim: int = -1,
+               keepdim: bool = False) -> list[Value]:
     return _at_place(build, x, dim % len(x.shape), k - 1, keepdim)
 
 
 @rule("median")
-def _median(build: Builder, out: Sequence[Type], x: Value, dim: int | None = None, keepdim: bool = False) -> list[Value] | Value:
+def _median(build: Builder, out: Sequence[Type], x: Value, dim: int | None = None,
+            keepdim: bool = False) -> list[Value] | Value:
     """The lower of two; NaN, if there is one."""
     if dim is None:
-        return _at_place(build, build.reshape(x, (math.prod(x.shape),)), 0, (math.prod(x.shape) - 1) // 2, False, is_nan_last=True)[0]
+        return _at_place(build, build.reshape(x, (math.prod(x.shape),)), 0, (math.prod(x.shape) - 1) // 2,
+                         False, is_nan_last=True)[0]
     dim = dim % len(x.shape)
     return _at_place(build, x, dim, (x.shape[dim] - 1) // 2, keepdim, is_nan_last=True)
 
 
-def _at_place(build: Builder, x: Value, dim: int, place: int, keepdim: bool, is_nan_last: bool = False) -> list[Value]:
+def _at_place(build: Builder, x: Value, dim: int, place: int, keepdim: bool,
+              is_nan_last: bool = False) -> list[Value]:
     """The element that is there in ascending order, and its index."""
     order = build.argsort(x, dim, False)
     ids = build.cut(order, dim, place, place + 1)
@@ -424,10 +449,12 @@ def _argsort(build: Builder, out: Type, x: Value, dim: int = -1, descending: boo
 
 
 @rule("nanmedian")
-def _median_of_numbers(build: Builder, out: Sequence[Type], x: Value, dim: int | None = None, keepdim: bool = False) -> list[Value] | Value:
+def _median_of_numbers(build: Builder, out: Sequence[Type], x: Value, dim: int | None = None,
+                       keepdim: bool = False) -> list[Value] | Value:
     """NaN is last in ascending order."""
     if dim is None:
-        return _median_of_numbers(build, [], build.reshape(x, (math.prod(x.shape),)), 0)[0]  # type: ignore[index]
+        flat = build.reshape(x, (math.prod(x.shape),))
+        return _median_of_numbers(build, [], flat, 0)[0]  # type: ignore[index]
     if not x.shape:
         return [x, build.operand(0, "i64", ())]
     dim %= len(x.shape)
@@ -452,7 +479,8 @@ def _extreme_so_far(op: str) -> Callable[..., list[Value]]:
         is_new = build.binary("eq", x, made)
         is_new = build.binary("logical_or", is_new, build.binary("ne", x, x)) if is_float(x) else is_new
         places = build.iota("i64", x.shape, dim)
-        return [made, build.as_index(build.along("cummax", build.select(is_new, places, build.full(places, -1)), dim))]
+        return [made, build.as_index(build.along("cummax",
+                                                 build.select(is_new, places, build.full(places, -1)), dim))]
 
     return of
 
@@ -462,7 +490,8 @@ RULES["cummax"], RULES["cummin"] = _extreme_so_far("cummax"), _extreme_so_far("c
 
 def _triangle_ids(is_there: Callable[..., Any]) -> Callable[..., Value]:
     def of(build: Builder, out: Type, rows: int, columns: int, offset: int = 0, **_: Any) -> Value:
-        return build.convert(build.array(np.stack(np.nonzero(is_there(np.ones((rows, columns)), offset)))), out.dtype)
+        return build.convert(build.array(np.stack(np.nonzero(is_there(np.ones((rows, columns)), offset)))),
+                             out.dtype)
 
     return of
 

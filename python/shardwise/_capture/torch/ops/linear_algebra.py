@@ -32,8 +32,8 @@ def _solve_triangular(build: Builder, out: Any, a: Value, b: Value, *, upper: bo
 
 
 @rule("triangular_solve")
-def _triangular_solve(build: Builder, out: Any, b: Value, a: Value, upper: bool = True, transpose: bool = False,
-                      unitriangular: bool = False) -> Any:
+def _triangular_solve(build: Builder, out: Any, b: Value, a: Value, upper: bool = True,
+                      transpose: bool = False, unitriangular: bool = False) -> Any:
     batch = out[0].shape[:-2]
     a, b = build.broadcast_to(a, (*batch, *a.shape[-2:])), build.broadcast_to(b, out[0].shape)
     solved = linear_algebra.triangular_solve(
@@ -57,7 +57,8 @@ def _turned(build: Builder, a: Value) -> Value:
 
 
 @rule("linalg_cholesky_ex")
-def _cholesky_ex(build: Builder, out: Any, a: Value, *, upper: bool = False, check_errors: bool = False) -> Any:
+def _cholesky_ex(build: Builder, out: Any, a: Value, *, upper: bool = False,
+                 check_errors: bool = False) -> Any:
     return as_results(build, out, [_cholesky(build, a, upper), None])
 
 
@@ -65,7 +66,8 @@ def _cholesky_ex(build: Builder, out: Any, a: Value, *, upper: bool = False, che
 def _cholesky_solve(build: Builder, out: Any, b: Value, factor: Value, upper: bool = False) -> Any:
     def solve(b: Tensor, factor: Tensor) -> Any:
         lower = factor.mT if upper else factor
-        return torch.linalg.solve_triangular(lower.mT, torch.linalg.solve_triangular(lower, b, upper=False), upper=True)
+        return torch.linalg.solve_triangular(lower.mT, torch.linalg.solve_triangular(lower, b, upper=False),
+                                             upper=True)
 
     return as_results(build, out, written(build, solve, [b, factor]))
 
@@ -74,7 +76,8 @@ def _cholesky_solve(build: Builder, out: Any, b: Value, factor: Value, upper: bo
 def _cholesky_inverse(build: Builder, out: Any, factor: Value, upper: bool = False) -> Any:
     def invert(factor: Tensor) -> Any:
         lower = factor.mT if upper else factor
-        half = torch.linalg.solve_triangular(lower, torch.eye(lower.shape[-1], dtype=lower.dtype).expand_as(lower), upper=False)
+        half = torch.linalg.solve_triangular(
+            lower, torch.eye(lower.shape[-1], dtype=lower.dtype).expand_as(lower), upper=False)
         return half.mT @ half
 
     return as_results(build, out, written(build, invert, [factor]))
@@ -102,7 +105,8 @@ def _order_of(build: Builder, pivots: Value, rows: int) -> Value:
         places, pivot = torch.arange(rows), pivot.unsqueeze(-1)
         return [order.gather(-1, torch.where(places == j, pivot, torch.where(places == pivot, j, places)))]
 
-    return looped(build, change, [order], [_places(build, pivots.shape[-1]), build.transpose(pivots, [rank - 1, *range(rank - 1)])])[0]
+    return looped(build, change, [order], [_places(build, pivots.shape[-1]),
+                                           build.transpose(pivots, [rank - 1, *range(rank - 1)])])[0]
 
 
 def _from_one(build: Builder, pivots: Value) -> Value:
@@ -114,12 +118,14 @@ def _solved(lu: Tensor, order: Tensor, b: Tensor, left: bool = True, adjoint: bo
     if not left:
         return _solved(lu, order, b.mT, adjoint=not adjoint).mT
     batch = np.broadcast_shapes(lu.shape[:-2], b.shape[:-2])
-    lu, order, b = lu.expand(*batch, *lu.shape[-2:]), order.expand(*batch, -1), b.expand(*batch, *b.shape[-2:])
+    lu, order, b = (lu.expand(*batch, *lu.shape[-2:]), order.expand(*batch, -1),
+                    b.expand(*batch, *b.shape[-2:]))
     solve = torch.linalg.solve_triangular
     if adjoint:
         half = solve(lu.mT, solve(lu.mT, b, upper=False), upper=True, unitriangular=True)
         return half.gather(-2, order.argsort(-1).unsqueeze(-1).expand_as(half))
-    return solve(lu, solve(lu, b.gather(-2, order.unsqueeze(-1).expand_as(b)), upper=False, unitriangular=True), upper=True)
+    return solve(lu, solve(lu, b.gather(-2, order.unsqueeze(-1).expand_as(b)), upper=False,
+                           unitriangular=True), upper=True)
 
 
 @rule("linalg_lu_factor_ex")
@@ -137,15 +143,18 @@ def _need_pivot(pivot: bool) -> None:
 def _unpacked(lu: Tensor, order: Tensor) -> list[Tensor]:
     count = min(lu.shape[-2:])
     permutation = torch.nn.functional.one_hot(order, lu.shape[-2]).to(lu.dtype).mT
-    return [permutation, lu[..., :count].tril(-1) + torch.eye(lu.shape[-2], count, dtype=lu.dtype), lu[..., :count, :].triu()]
+    return [permutation, lu[..., :count].tril(-1) + torch.eye(lu.shape[-2], count, dtype=lu.dtype),
+            lu[..., :count, :].triu()]
 
 
 @rule("lu_unpack")
-def _lu_unpack(build: Builder, out: Any, lu: Value, pivots: Value, unpack_data: bool = True, unpack_pivots: bool = True) -> Any:
+def _lu_unpack(build: Builder, out: Any, lu: Value, pivots: Value, unpack_data: bool = True,
+               unpack_pivots: bool = True) -> Any:
     order = _order_of(build, build.binary("sub", build.convert(pivots, "i64"), 1), lu.shape[-2])
     made = written(build, _unpacked, [lu, order])
     given = [unpack_pivots, unpack_data, unpack_data]
-    return as_results(build, out, [value if is_wanted else build.operand(0, one.dtype, one.shape) for value, is_wanted, one in zip(made, given, out, strict=True)])
+    return as_results(build, out, [value if is_wanted else build.operand(0, one.dtype, one.shape)
+                                   for value, is_wanted, one in zip(made, given, out, strict=True)])
 
 
 @rule("linalg_lu")
@@ -157,21 +166,26 @@ def _lu_apart(build: Builder, out: Any, a: Value, *, pivot: bool = True) -> Any:
 
 
 @rule("linalg_lu_solve")
-def _lu_solve(build: Builder, out: Any, lu: Value, pivots: Value, b: Value, *, left: bool = True, adjoint: bool = False) -> Any:
+def _lu_solve(build: Builder, out: Any, lu: Value, pivots: Value, b: Value, *, left: bool = True,
+              adjoint: bool = False) -> Any:
     order = _order_of(build, build.binary("sub", build.convert(pivots, "i64"), 1), lu.shape[-1])
-    return as_results(build, out, written(build, lambda lu, order, b: _solved(lu, order, b, left, adjoint), [lu, order, b]))
+    return as_results(build, out, written(build, lambda lu, order, b: _solved(lu, order, b, left, adjoint),
+                                          [lu, order, b]))
 
 
 @rule("_linalg_solve_ex")
-def _solve(build: Builder, out: Any, a: Value, b: Value, *, left: bool = True, check_errors: bool = False) -> Any:
+def _solve(build: Builder, out: Any, a: Value, b: Value, *, left: bool = True,
+           check_errors: bool = False) -> Any:
     made, pivots = _lu(build, a)
     order = _order_of(build, pivots, a.shape[-2])
     is_vector = len(out[0].shape) < len(a.shape) or (len(b.shape) == 1 and len(a.shape) == 2)
 
     def solve(lu: Tensor, order: Tensor, b: Tensor) -> Any:
-        return _solved(lu, order, b.unsqueeze(-1), left).squeeze(-1) if is_vector else _solved(lu, order, b, left)
+        return _solved(lu, order, b.unsqueeze(-1), left).squeeze(-1) if is_vector else _solved(
+            lu, order, b, left)
 
-    return as_results(build, out, [*written(build, solve, [made, order, b]), made, _from_one(build, pivots), None])
+    return as_results(build, out,
+                      [*written(build, solve, [made, order, b]), made, _from_one(build, pivots), None])
 
 
 @rule("linalg_inv_ex")
@@ -186,7 +200,8 @@ def _inverse(build: Builder, out: Any, a: Value, *, check_errors: bool = False) 
 
 
 def _lu_of_rows(build: Builder, a: Value) -> tuple[Value, Value]:
-    """As torch takes a determinant, and its gradient expects: of the transposed matrix, if a row of the matrix is in one piece."""
+    """As torch takes a determinant, and its gradient expects: of the transposed matrix, if a row of the
+    matrix is in one piece."""
     return _lu(build, _turned(build, a) if build.examples[0].is_contiguous() else a)
 
 
@@ -201,7 +216,8 @@ def _determinant(build: Builder, out: Any, a: Value) -> Any:
     def determinant(lu: Tensor, pivots: Tensor) -> Tensor:
         return lu.diagonal(dim1=-2, dim2=-1).prod(-1) * _sign_of_order(pivots, lu.dtype)
 
-    return as_results(build, out, [*written(build, determinant, [made, pivots]), made, _from_one(build, pivots)])
+    return as_results(build, out,
+                      [*written(build, determinant, [made, pivots]), made, _from_one(build, pivots)])
 
 
 @rule("_linalg_slogdet")
@@ -280,14 +296,17 @@ def _singular(build: Builder, out: Any, a: Value, full_matrices: bool = False, c
 
 
 @rule("linalg_pinv")
-def _pseudo_inverse(build: Builder, out: Any, a: Value, rcond: Value | Scalar | None = None, hermitian: bool = False, *, atol: Any = None, rtol: Any = None) -> Any:
+def _pseudo_inverse(build: Builder, out: Any, a: Value, rcond: Value | Scalar | None = None,
+                    hermitian: bool = False, *, atol: Any = None, rtol: Any = None) -> Any:
     """Inverts with the singular values that are larger than `atol` or `rtol` allow, or than the precision of
     numbers."""
     _need_values(a)
     least = rcond if rtol is None else rtol
     if least is None:
-        least = 0.0 if atol else max(a.shape[-2:]) * (1.1920929e-07 if a.dtype == "f32" else 2.220446049250313e-16)
-    bounds = [build.operand(one, a.dtype, one.shape if isinstance(one, Value) else ()) for one in (0.0 if atol is None else atol, least)]
+        least = 0.0 if atol else max(a.shape[-2:]) * (1.1920929e-07 if a.dtype == "f32"
+                                                      else 2.220446049250313e-16)
+    bounds = [build.operand(one, a.dtype, one.shape if isinstance(one, Value) else ())
+              for one in (0.0 if atol is None else atol, least)]
 
     def invert(a: Tensor, absolute: Tensor, relative: Tensor) -> Any:
         u, values, vt = torch.linalg.svd((a.tril() + a.tril(-1).mT) if hermitian else a, full_matrices=False)

@@ -1,5 +1,5 @@
-"""Rules of ATen's random numbers. Their bits are the program's own, Philox of an input that each run draws from torch's generator:
-not those that torch would draw, but the same on any mesh."""
+"""Rules of ATen's random numbers. Their bits are the program's own, Philox of an input that each run draws
+from torch's generator: not those that torch would draw, but the same on any mesh."""
 
 from __future__ import annotations
 
@@ -19,7 +19,8 @@ _BITS = {"f64": 32, "f32": 24, "f16": 11, "bf16": 8}  #: of a number below 1, wh
 def draws(operation: Any) -> bool:
     """True if an operation of ATen draws random numbers; one that only leaves memory uninitialised does
     not."""
-    return (isinstance(operation, torch._ops.OpOverload) and torch.Tag.nondeterministic_seeded in operation.tags
+    return (isinstance(operation, torch._ops.OpOverload)
+            and torch.Tag.nondeterministic_seeded in operation.tags
             and operation._schema.name not in ("aten::empty", "aten::empty_like"))
 
 
@@ -52,11 +53,13 @@ def _inside(build: Builder, out: Type, generator: Any) -> Value:
 
 
 @rule("bernoulli")
-def _bernoulli(build: Builder, out: Type, x: Value, p: Value | Scalar | None = None, *, generator: Any = None) -> Value:
+def _bernoulli(build: Builder, out: Type, x: Value, p: Value | Scalar | None = None, *,
+               generator: Any = None) -> Value:
     """True with the probability p, or with that of each element of x."""
     chance = x if p is None else p
     if isinstance(chance, Value):
-        kept: Value = build.binary("lt", _uniform(build, Type("f32", out.shape), generator), build.operand(chance, "f32", out.shape))
+        kept: Value = build.binary("lt", _uniform(build, Type("f32", out.shape), generator),
+                                   build.operand(chance, "f32", out.shape))
     else:
         words, below = _words(build, out.shape, generator), round(chance * 2**32)
         kept = build.binary("lt", words, below) if below < 2**32 else build.operand(True, "bool", out.shape)
@@ -69,7 +72,8 @@ def _rand(build: Builder, out: Type, *_: Any, generator: Any = None, **__: Any) 
 
 
 @rule("uniform")
-def _uniform_between(build: Builder, out: Type, x: Value, low: Scalar = 0, high: Scalar = 1, *, generator: Any = None) -> Value:
+def _uniform_between(build: Builder, out: Type, x: Value, low: Scalar = 0, high: Scalar = 1, *,
+                     generator: Any = None) -> Value:
     return build.binary("add", build.binary("mul", _uniform(build, out, generator), high - low), low)
 
 
@@ -81,24 +85,29 @@ def _randn(build: Builder, out: Type, *_: Any, generator: Any = None, **__: Any)
 
 
 @rule("normal")
-def _normal(build: Builder, out: Type, mean: Value | Scalar = 0, deviation: Value | Scalar = 1, *_: Any, generator: Any = None, **__: Any) -> Value:
-    scaled = build.binary("mul", _randn(build, out, generator=generator), build.operand(deviation, out.dtype, out.shape))
+def _normal(build: Builder, out: Type, mean: Value | Scalar = 0, deviation: Value | Scalar = 1, *_: Any,
+            generator: Any = None, **__: Any) -> Value:
+    scaled = build.binary("mul", _randn(build, out, generator=generator),
+                          build.operand(deviation, out.dtype, out.shape))
     return build.binary("add", scaled, build.operand(mean, out.dtype, out.shape))
 
 
 @rule("normal_functional")
-def _normal_like(build: Builder, out: Type, x: Value, mean: Scalar = 0, deviation: Scalar = 1, *, generator: Any = None) -> Value:
+def _normal_like(build: Builder, out: Type, x: Value, mean: Scalar = 0, deviation: Scalar = 1, *,
+                 generator: Any = None) -> Value:
     return _normal(build, out, mean, deviation, generator=generator)
 
 
 @rule("exponential")
 def _exponential(build: Builder, out: Type, x: Value, rate: Scalar = 1, *, generator: Any = None) -> Value:
-    return build.convert(build.binary("mul", build.unary("log", _inside(build, out, generator)), -1 / rate), out.dtype)
+    return build.convert(build.binary("mul", build.unary("log", _inside(build, out, generator)), -1 / rate),
+                         out.dtype)
 
 
 @rule("randint", "randint_like")
 def _randint(build: Builder, out: Type, *arguments: Any, generator: Any = None, **_: Any) -> Value:
-    """From the low end to below the high one: (high, size), (low, high, size), (like, high) or (like, low, high)."""
+    """From the low end to below the high one: (high, size), (low, high, size), (like, high) or (like, low,
+    high)."""
     low, high = [0, *(n for n in arguments if isinstance(n, int))][-2:]
     if high - low > 2**32:
         raise Refused(f"found {high - low} numbers to draw from, needed at most 2^32")

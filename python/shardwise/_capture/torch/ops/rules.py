@@ -1,7 +1,8 @@
 """From ATen operations to those of a program: the arguments of a rule, and the table of rules.
 
-A rule is a function `rule(build, out, *operands)`: `build` appends nodes, `out` is the type that torch found for the result
-(a list of types if there are several), and operands are as in the call: tensors are a `Value`, all else is itself.
+A rule is a function `rule(build, out, *operands)`: `build` appends nodes, `out` is the type that torch found
+for the result (a list of types if there are several), and operands are as in the call: tensors are a `Value`,
+all else is itself.
 """
 
 from __future__ import annotations
@@ -22,7 +23,8 @@ Scalar = bool | int | float
 RULES = Rules()
 rule = RULES.rule
 
-#: By functions of Python's, those of numbers that the step takes from tensors, by .item(): they are f64 tensors of no dims.
+#: By functions of Python's, those of numbers that the step takes from tensors, by .item(): they are f64
+#: tensors of no dims.
 NUMBERS: dict[Any, Callable[..., Any]] = {}
 
 
@@ -65,7 +67,8 @@ class Builder(ProgramText):
 
     def __init__(self) -> None:
         super().__init__()
-        self.examples: list[Any] = []  #: the operands of the operation as torch knows them: tensors without memory, and numbers
+        #: the operands of the operation as torch knows them: tensors without memory, and numbers
+        self.examples: list[Any] = []
         self.random_key: Value | None = None  #: an input, if the step draws random numbers
         self.draw = 0  #: the number of the draw that the operation makes
         self._indices: set[int] = set()
@@ -110,7 +113,8 @@ class Builder(ProgramText):
         return self.pad(x, low, high, [0] * len(x.shape), number)
 
     def transpose(self, x: Value, order: Sequence[int]) -> Value:
-        """One of a transposed tensor is of that tensor: a linear layer transposes its weight, and its gradient back."""
+        """One of a transposed tensor is of that tensor: a linear layer transposes its weight, and its
+        gradient back."""
         source, before = self._source_of(x)
         order = [before[d] for d in order]
         made = super().transpose(source, order)
@@ -147,14 +151,17 @@ class Builder(ProgramText):
         """Adds a product of matrices. torch merges samples and heads into one dim; both are kept, so that
         each may be cut."""
         apart = next((shape for x in (a, b) if (shape := self._merged_from(x)) and len(shape) == 4), None)
-        if apart is None or any((shape := self._merged_from(x)) is None or shape[0] != apart[0] for x in (a, b)):
+        if apart is None or any((shape := self._merged_from(x)) is None or shape[0] != apart[0]
+                                for x in (a, b)):
             return self.product("bij,bjk->bik", a, b)
 
         def split(x: Value) -> Value:
             source, order = self._source_of(x)
-            return self.transpose(self.reshape(source, (*apart[:2], *source.shape[1:])), [0, *(dim + 1 for dim in order)])
+            return self.transpose(self.reshape(source, (*apart[:2], *source.shape[1:])),
+                                  [0, *(dim + 1 for dim in order)])
 
-        return self.reshape(self.product("abij,abjk->abik", split(a), split(b)), (a.shape[0], a.shape[1], b.shape[2]))
+        return self.reshape(self.product("abij,abjk->abik", split(a), split(b)),
+                            (a.shape[0], a.shape[1], b.shape[2]))
 
     def _merged_from(self, x: Value) -> Shape | None:
         """Returns the shape before x's leading dims were merged: [16, 4, 128, 32] for [64, 128, 32]."""
@@ -178,7 +185,8 @@ class Builder(ProgramText):
 
     def from_front(self, ids: Value, extent: int) -> Value:
         """Returns indices from the front; negative ones count from the end."""
-        if (not isinstance(ids, Number) and ids.line in self._indices) or (isinstance(ids, Number) and ids.value >= 0):
+        if (not isinstance(ids, Number) and ids.line in self._indices) or (isinstance(ids, Number)
+                                                                           and ids.value >= 0):
             return ids
         return self.select(self.binary("lt", ids, 0), self.binary("add", ids, extent), ids)
 

@@ -1,4 +1,5 @@
-"""as_strided: elements by their places in memory. Where those are places in a grid, dims that are not cut in windows stay as they are."""
+"""as_strided: elements by their places in memory. Where those are places in a grid, dims that are not cut in
+windows stay as they are."""
 
 from __future__ import annotations
 
@@ -14,7 +15,8 @@ from .rules import Builder, Type, number_of, rule
 
 @dataclass(frozen=True, slots=True)
 class _Line:
-    """Dims of the grid, major first; along each of them the first place and the dims of the result, with their steps, that count there."""
+    """Dims of the grid, major first; along each of them the first place and the dims of the result, with
+    their steps, that count there."""
 
     extents: list[int]
     begins: list[int]
@@ -43,7 +45,8 @@ def _grid(count: int, own: Sequence[int], size: Sequence[int], stride: Sequence[
         for dim, step in wanted:
             place = max(k for k, cut in enumerate(cuts) if step % cut == 0)
             along[place].append((dim, step // cuts[place]))
-        beyond = next((k for k, n in enumerate(extents) if begins[k] + sum(step * (size[dim] - 1) for dim, step in along[k]) >= n), None)
+        beyond = next((k for k, n in enumerate(extents)
+                       if begins[k] + sum(step * (size[dim] - 1) for dim, step in along[k]) >= n), None)
         if beyond is None:
             return _Line(extents[::-1], begins[::-1], along[::-1], list(size))
         del cuts[beyond + 1]
@@ -56,7 +59,8 @@ def _places(build: Builder, line: _Line, k: int) -> Value:
 
 
 @rule("as_strided")
-def _as_strided(build: Builder, out: Type, x: Value, size: Sequence[int], stride: Sequence[int], offset: int | None = None) -> Value:
+def _as_strided(build: Builder, out: Type, x: Value, size: Sequence[int], stride: Sequence[int],
+                offset: int | None = None) -> Value:
     own: torch.Tensor = build.examples[0]
     begin = 0 if offset is None else int(offset - own.storage_offset())
     last = begin + sum((n - 1) * step for n, step in zip(size, stride, strict=True))
@@ -65,7 +69,8 @@ def _as_strided(build: Builder, out: Type, x: Value, size: Sequence[int], stride
         return build.operand(0, x.dtype, out.shape)
     if order is None or begin < 0 or last >= own.numel():
         raise Refused(f"as_strided of size {list(size)} and stride {list(stride)}")
-    if len(x.shape) == 1 and build.counts_along(x, 0):  # torch asks a line of places, so that it can put a gradient there
+    # torch asks a line of places, so that it can put a gradient there
+    if len(x.shape) == 1 and build.counts_along(x, 0):
         return build.noted_places(build.counted(x.dtype, out.shape, stride, begin), stride, begin)
     line = _grid(own.numel(), [own.stride(d) for d in order if own.shape[d] > 1], size, stride, begin)
     made = build.reshape(build.transpose(x, order), line.extents)
@@ -90,12 +95,14 @@ def added_in_windows(build: Builder, count: int, ids: Value, values: Value) -> V
     return None if told is None else _in_windows(build, count, *told, values)
 
 
-def _in_windows(build: Builder, count: int, size: Sequence[int], stride: Sequence[int], begin: int, values: Value) -> Value:
+def _in_windows(build: Builder, count: int, size: Sequence[int], stride: Sequence[int], begin: int,
+                values: Value) -> Value:
     """Returns `count` zeros with each value added at its place."""
     line = _grid(count, [], size, stride, begin)
     present = sorted(line.order)
     repeated = [dim for dim in range(len(size)) if dim not in present]
-    made = build.reduce("reduce_sum", build.reshape(values, size), repeated) if repeated else build.reshape(values, size)
+    made = build.reduce("reduce_sum", build.reshape(values, size), repeated) if repeated else build.reshape(
+        values, size)
     made = build.transpose(made, [present.index(dim) for dim in line.order])
     at = len(made.shape)
     for k in reversed(range(len(line.extents))):
@@ -114,8 +121,8 @@ def _in_windows(build: Builder, count: int, size: Sequence[int], stride: Sequenc
 
 
 @rule("as_strided_scatter")
-def _as_strided_scatter(build: Builder, out: Type, x: Value, source: Value, size: Sequence[int], stride: Sequence[int],
-                        offset: int | None = None) -> Value:
+def _as_strided_scatter(build: Builder, out: Type, x: Value, source: Value, size: Sequence[int],
+                        stride: Sequence[int], offset: int | None = None) -> Value:
     """Returns x with source at the places, which must be distinct and within x."""
     own: torch.Tensor = build.examples[0]
     begin = 0 if offset is None else int(offset - own.storage_offset())
@@ -127,7 +134,8 @@ def _as_strided_scatter(build: Builder, out: Type, x: Value, source: Value, size
         raise Refused(f"as_strided of size {list(size)} and stride {list(stride)}")
 
     def put(values: Value) -> Value:
-        made = build.reshape(_in_windows(build, own.numel(), size, stride, begin, values), [x.shape[d] for d in order])
+        made = build.reshape(_in_windows(build, own.numel(), size, stride, begin, values),
+                             [x.shape[d] for d in order])
         return build.transpose(made, [order.index(d) for d in range(len(order))])
 
     made = put(source)
