@@ -1,4 +1,4 @@
-"""Decompositions of matrices in programs, beside numpy, torch and JAX: in a batch, cut along it, of both floats."""
+"""Decompositions of matrices in programs, compared with numpy, torch and JAX: in a batch, cut along it, of both floats."""
 
 import itertools
 import tempfile

@@ -144,7 +144,8 @@ class ObjectFiles final : public FileSystem {
 
 }  // namespace
 
-std::shared_ptr<FileSystem> object_files(std::shared_ptr<ObjectStore> store, std::string base) {
+std::shared_ptr<FileSystem> object_files(std::shared_ptr<ObjectStore> store,
+                                         const std::string& base) {
   return std::make_shared<ObjectFiles>(std::move(store), base);
 }
 

@@ -14,6 +14,7 @@ namespace shardwise::detail {
 /// corrupt. Small reads fetch 256 KiB, which the file keeps. Calls that would change something
 /// throw unsupported: names in a bucket cannot be renamed, so a checkpoint is published there by
 /// other means (BucketRoot).
-std::shared_ptr<FileSystem> object_files(std::shared_ptr<ObjectStore> store, std::string base);
+std::shared_ptr<FileSystem> object_files(std::shared_ptr<ObjectStore> store,
+                                         const std::string& base);
 
 }  // namespace shardwise::detail
