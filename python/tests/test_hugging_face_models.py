@@ -38,7 +38,7 @@ class Case:
     attention: str = "eager"
     experts: str = ""
     parts: dict[str, Any] = field(default_factory=dict)  #: configurations within the configuration
-    #: Keywords of the capture: docs/capture.md lists them.
+    #: Keywords of the capture: docs/capture_operations.md lists them.
     capture: dict[str, Any] = field(default_factory=dict)
 
 
@@ -181,7 +181,7 @@ def test_a_model_learns_as_in_torch(name):
 
 
 def test_docs_name_these_models():
-    text = (pathlib.Path(__file__).parents[2] / "docs" / "capture.md").read_text()
+    text = (pathlib.Path(__file__).parents[2] / "docs" / "capture_operations.md").read_text()
     told = text.partition("with data, weights or products cut: ")[2].partition(" (`scripts/test.sh")[0]
     names = [re.sub(r"[^a-z0-9]", "", name.lower()) for name in re.split(r",\s+|\s+and\s+", told)]
     assert names == [name.replace("-", "") for name in CASES]

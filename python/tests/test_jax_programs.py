@@ -358,7 +358,7 @@ def test_all_that_is_not_supported_is_named_at_once():
     "pure_callback": lambda x: jax.pure_callback(lambda a: a, S((4, 4), jnp.float32), x),
 }.items(), ids=lambda value: value if isinstance(value, str) else "")
 def test_what_is_not_there_yet_is_refused_by_its_name(name, function):
-    """The list of docs/capture.md, with `while` in test_jax_loops.py."""
+    """The list of docs/capture_jax.md, with `while` in test_jax_loops.py."""
     with pytest.raises(sw.Unsupported, match=rf"capture: .*\b{name}\b") as raised:
         swj.capture(function, S((4, 4), jnp.float32))
     assert "_random.py" not in str(raised.value)
@@ -369,7 +369,7 @@ def test_what_is_printed_is_left_out():
 
 
 def test_erfc_is_zero_earlier_than_in_xla():
-    """The numbers of docs/capture.md."""
+    """The numbers of docs/capture_jax.md."""
     x = np.float32(5)
     assert swj.capture(jax.lax.erfc, x).run(x, devices=1) == 0 and float(jax.lax.erfc(x)) == pytest.approx(1.5e-12, rel=0.05)
 
