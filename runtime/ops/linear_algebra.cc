@@ -13,7 +13,7 @@ namespace shardwise::detail {
 namespace {
 
 // LAPACK counts its memory in i32, and pivots are exact in f32 below the second bound.
-constexpr std::int64_t kMostOfVectors = 1 << 14, kMost = 1 << 24;
+constexpr std::int64_t kMostOfVectors = 1 << 14, kMostOfMatrices = 1 << 24;
 
 void need_matrix(const TensorType& type, std::int64_t most) {
   if (type.dtype != DType::f32 && type.dtype != DType::f64) {
@@ -22,7 +22,7 @@ void need_matrix(const TensorType& type, std::int64_t most) {
   if (type.shape.size() < 2) {
     refuse(fmt::format("found {}, needed a matrix in the last two dims", to_string(type)));
   }
-  for (const std::size_t back : {1, 2}) {
+  for (std::size_t back = 1; back <= 2; ++back) {
     const std::int64_t extent = type.shape[type.shape.size() - back];
     if (extent > most) refuse(fmt::format("found {}, needed extents of {} at most", extent, most));
   }
@@ -39,7 +39,7 @@ TensorType decompose_type(const TypeCall& call) {
   TensorType type = call.operands[0];
   const Decomposition kind = call.get<DecompositionAttributes>().kind;
   const bool has_vectors = kind == Decomposition::eigh || kind == Decomposition::svd;
-  need_matrix(type, has_vectors ? kMostOfVectors : kMost);
+  need_matrix(type, has_vectors ? kMostOfVectors : kMostOfMatrices);
   std::int64_t &rows = type.shape[type.shape.size() - 2], &cols = type.shape[type.shape.size() - 1];
   switch (kind) {
     case Decomposition::cholesky:
@@ -65,7 +65,7 @@ TensorType triangular_solve_type(const TypeCall& call) {
   need_operands(call, 2);
   need_same_dtype(call);
   const TensorType &a = call.operands[0], &b = call.operands[1];
-  need_matrix(a, kMost);
+  need_matrix(a, kMostOfMatrices);
   need_square(a);
   Shape others = b.shape;
   const std::size_t rank = a.shape.size();

@@ -71,8 +71,8 @@ std::shared_ptr<FileSystem> file_system_of(const std::filesystem::path& path,
                                            std::shared_ptr<FileSystem> given) {
   if (given) return given;
   if (!in_bucket(path)) return posix_file_system();
-  BucketPlace place = open_bucket(path);
-  return detail::object_files(std::move(place.store), std::move(place.base));
+  const BucketPlace place = open_bucket(path);
+  return detail::object_files(place.store, place.base);
 }
 
 void use_object_client(const std::string& bucket, std::shared_ptr<ObjectClient> client,

@@ -550,7 +550,7 @@ TEST_F(Verify, ComparesTheIndexWithTheManifest) {
   const struct {
     std::string_view from, to, message;
   } cases[] = {
-      {"\"dtype\":\"i16\"", "\"dtype\":\"bf16\"", "lists: it has "},
+      {"\"dtype\":\"i16\"", "\"dtype\":\"bf16\"", "map the tensors of the manifest: it has "},
       {"\"shape\":[0,2]", "\"shape\":[0,3]", "is 2, needed is 3"},
   };
   for (const auto& c : cases) {
