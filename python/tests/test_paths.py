@@ -1,4 +1,4 @@
-"""Paths that callers give: URLs are refused, `~` is the user's folder."""
+"""Paths that callers give: URLs are refused unless a bucket is read, `~` is the user's folder."""
 
 import os
 import pathlib
@@ -16,30 +16,67 @@ def torch_calls(path):
     import shardwise.torch as swt
 
     state = {"w": torch.ones(3)}
-    return [lambda: swt.save(path, state), lambda: swt.save_async(path, state), lambda: swt.load(path, state),
-            lambda: swt.load_state_dict(path), lambda: swt.StorageWriter(path), lambda: swt.StorageReader(path),
-            lambda: swt.StorageWriter().reset(path), lambda: swt.StorageReader().reset(path)]
+    return [lambda: swt.save(path, state), lambda: swt.save_async(path, state), lambda: swt.StorageWriter(path),
+            lambda: swt.StorageWriter().reset(path)]
+
+
+def torch_reads(path):
+    torch = pytest.importorskip("torch", reason="needs torch, which this environment has not")
+    import shardwise.torch as swt
+
+    return [lambda: swt.load(path, {"w": torch.ones(3)}), lambda: swt.load_state_dict(path),
+            lambda: swt.StorageReader(path).read_metadata(), lambda: _read_metadata(swt.StorageReader(), path)]
+
+
+def _read_metadata(reader, path):
+    reader.reset(path)
+    reader.read_metadata()
 
 
 def jax_calls(path):
     pytest.importorskip("jax", reason="needs jax, which this environment has not")
     import shardwise.jax as swj
 
-    return [lambda: swj.save(path, HERE), lambda: swj.save_async(path, HERE), lambda: swj.load(path),
-            lambda: swj.CheckpointManager(path)]
+    return [lambda: swj.save(path, HERE), lambda: swj.save_async(path, HERE), lambda: swj.CheckpointManager(path)]
+
+
+def jax_reads(path):
+    pytest.importorskip("jax", reason="needs jax, which this environment has not")
+    import shardwise.jax as swj
+
+    return [lambda: swj.load(path)]
 
 
 def calls(path):
-    return [lambda: sw.save(path, HERE), lambda: sw.open(path), lambda: sw.load(path), lambda: sw.info(path),
-            lambda: sw.verify(path), lambda: sw.CheckpointManager(path),
+    return [lambda: sw.save(path, HERE), lambda: sw.CheckpointManager(path), lambda: sw.import_model(path, "a"),
+            lambda: sw.import_model("a", path), lambda: sw.export_model("a", path), lambda: sw.sources.npy(path),
+            lambda: sw.sources.npy([path]), lambda: sw.group.from_files(path, 0, 2)]
+
+
+def reads(path):
+    return [lambda: sw.open(path), lambda: sw.load(path), lambda: sw.info(path), lambda: sw.verify(path),
             lambda: sw.reshard(path, "a", mesh="x=1"), lambda: sw.explain(path, mesh="x=1"),
-            lambda: sw.import_model(path, "a"), lambda: sw.import_model("a", path),
-            lambda: sw.export_model(path, "a"), lambda: sw.export_model("a", path),
-            lambda: sw.sources.npy(path), lambda: sw.sources.npy([path]), lambda: sw.group.from_files(path, 0, 2)]
+            lambda: sw.export_model(path, "a")]
 
 
-@pytest.mark.parametrize("path", ["s3://bucket/run/x.sw", "gs://bucket/x", "file:///tmp/x", pathlib.Path("s3://bucket/x")])
-@pytest.mark.parametrize("of", [calls, torch_calls, jax_calls])
+@pytest.mark.parametrize("path", ["s3://bucket/run/x.sw", pathlib.Path("s3://bucket/x")])
+@pytest.mark.parametrize("of", [reads, torch_reads, jax_reads])
+def test_buckets_are_read(tmp_path, monkeypatch, of, path):
+    for name in [name for name in os.environ if name.startswith("AWS_")]:
+        monkeypatch.delenv(name)
+    monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.chdir(tmp_path)
+    for call in of(path):
+        with pytest.raises(sw.IOFailed, match="find credentials: found none"):
+            call()
+    assert os.listdir(tmp_path) == []
+
+
+@pytest.mark.parametrize(("of", "path"), [
+    *((of, path) for of in (calls, torch_calls, jax_calls) for path in ("s3://bucket/run/x.sw", pathlib.Path("s3://bucket/x"))),
+    *((of, path) for of in (calls, reads, torch_calls, torch_reads, jax_calls, jax_reads)
+      for path in ("gs://bucket/x", "file:///tmp/x"))])
 def test_urls_are_refused(tmp_path, monkeypatch, of, path):
     monkeypatch.chdir(tmp_path)
     for call in of(path):
@@ -49,7 +86,9 @@ def test_urls_are_refused(tmp_path, monkeypatch, of, path):
 
 
 # A StorageWriter of DCP's may get its path later.
-@pytest.mark.parametrize(("of", "path"), [(calls, ""), (calls, "a\0b"), (jax_calls, b""), (torch_calls, "a\0b")])
+@pytest.mark.parametrize(("of", "path"), [
+    (calls, ""), (calls, "a\0b"), (reads, ""), (reads, "a\0b"), (jax_calls, b""), (jax_reads, b""),
+    (torch_calls, "a\0b"), (torch_reads, "a\0b")])
 def test_paths_that_name_nothing_are_refused(tmp_path, monkeypatch, of, path):
     monkeypatch.chdir(tmp_path)
     for call in of(path):

@@ -93,10 +93,10 @@ def export_model(source: Path, target: Path, *, format: str | None = None, max_s
 
         if config_from is not None:
             raise InvalidArgument(f"export to {text}: a config needs a folder of safetensors")
-        return export(local(source, "export"), text, format, max_shard=_bytes(max_shard),
+        return export(local_or_bucket(source, "export"), text, format, max_shard=_bytes(max_shard),
                       existing=existing, memory=memory,
                       progress=progress, edits=edits_of(names, rename, cast, transpose, split, join, resize))
-    given = local(source, "export")
+    given = local_or_bucket(source, "export")
     foreign = _foreign(given, memory)
     if foreign is not None and (user := json.loads(foreign.user)):
         metadata = {**user.get("safetensors_metadata", {"user": foreign.user}), **(metadata or {})}

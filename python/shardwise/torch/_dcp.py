@@ -41,7 +41,7 @@ from .._checkpoint.save import encode_objects
 from .._checkpoint.tensor import Checkpoint, Tensor
 from .._checkpoint.ties import differ_text, differ_there
 from .._errors import AlreadyExists, InvalidArgument, NameNotFound, WrongType, warn
-from .._paths import Path, local
+from .._paths import Path, local, local_or_bucket
 from .._trees import objects as _objects
 from .._trees.nested import decoded_path, encoded_path
 
@@ -302,13 +302,13 @@ class StorageReader(_StorageReader):
                  allow_pickle: bool = False, threads: int = 0) -> None:
         super().__init__()
         check_choice("unused", unused, ("warn", "error", "ignore"))
-        self._path = None if path is None else local(path, "load")
+        self._path = None if path is None else local_or_bucket(path, "load")
         self._cast, self._unused, self._allow_pickle, self._threads = cast, unused, allow_pickle, threads
         self._checkpoint: Checkpoint | None = None
 
     def reset(self, checkpoint_id: Path | None = None) -> None:
         if checkpoint_id:
-            self._path = local(checkpoint_id, "load")
+            self._path = local_or_bucket(checkpoint_id, "load")
         self._checkpoint = None
 
     def _open(self) -> Checkpoint:
