@@ -54,18 +54,25 @@ void save(const PythonGraph& self, const std::string& path) {
   save_program(*self.graph, path);
 }
 
-/// An input of a graph, which holds it.
 struct PythonInput {
-  std::shared_ptr<const Graph> graph;
-  std::size_t number;
-
-  const GraphInput& input() const { return graph->inputs[number]; }
-  const Node& node() const { return graph->node(input().node); }
+  std::string label, dtype;
+  Ints shape;
+  std::string kind;
+  std::optional<std::string> mark;
 };
 
 std::vector<PythonInput> inputs_of(const PythonGraph& self) {
   std::vector<PythonInput> all;
-  for (std::size_t i = 0; i < self.graph->inputs.size(); ++i) all.push_back({self.graph, i});
+  for (const GraphInput& input : self.graph->inputs) {
+    const Node& node = self.graph->node(input.node);
+    PythonInput& one = all.emplace_back();
+    one = {input.label,
+           std::string(name(node.type.dtype)),
+           ints(node.type.shape),
+           std::string(name(input.kind)),
+           {}};
+    if (node.mark) one.mark = node.mark->to_string();
+  }
   return all;
 }
 
@@ -129,13 +136,21 @@ Rules rules_of(const std::vector<std::string>& marks) {
 }
 
 /// The result of a search, without its graph.
-struct Searched {
+struct Searched : SearchedPlan {
   std::string mesh;
-  SearchedPlan plan;
+};
 
-  Searched(const Mesh& on, SearchedPlan found) : mesh(on.to_string()), plan(std::move(found)) {
-    plan.graph = nullptr;
-  }
+Searched without_graph(const Mesh& mesh, SearchedPlan plan) {
+  plan.graph = nullptr;
+  return {std::move(plan), mesh.to_string()};
+}
+
+struct PythonMeshPlan {
+  std::string mesh;
+  std::optional<PlanCost> cost;
+  std::string refused;
+  bool fits;
+  std::optional<Searched> searched;
 };
 
 /// A member of each hand-made plan, by the plan's name.
@@ -143,7 +158,7 @@ template <class Member>
 nb::typed<nb::dict, std::string, Member> by_name(const Searched& searched,
                                                  Member HandMadePlan::*member) {
   nb::typed<nb::dict, std::string, Member> all;
-  for (const HandMadePlan& one : searched.plan.hand_made) all[one.name.c_str()] = one.*member;
+  for (const HandMadePlan& one : searched.hand_made) all[one.name.c_str()] = one.*member;
   return all;
 }
 
@@ -151,15 +166,21 @@ Searched search(const PythonGraph& self, const Mesh& mesh, const std::string& ma
                 std::size_t capacity_bytes) {
   const CompareOptions options = compare_options(machine, capacity_bytes);
   const GilRelease released;
-  return {mesh, search_marks(self.graph, mesh, options)};
+  return without_graph(mesh, search_marks(self.graph, mesh, options));
 }
 
-std::vector<MeshPlan> meshes_of(const PythonGraph& self, std::int64_t devices,
-                                const std::optional<std::string>& machine,
-                                std::size_t capacity_bytes, bool has_search) {
+std::vector<PythonMeshPlan> meshes_of(const PythonGraph& self, std::int64_t devices,
+                                      const std::optional<std::string>& machine,
+                                      std::size_t capacity_bytes, bool has_search) {
   const CompareOptions options = compare_options(machine, capacity_bytes);
   const GilRelease released;
-  return (has_search ? search_meshes : plan_meshes)(self.graph, devices, options);
+  std::vector<PythonMeshPlan> all;
+  for (MeshPlan& plan : (has_search ? search_meshes : plan_meshes)(self.graph, devices, options)) {
+    PythonMeshPlan& one = all.emplace_back();
+    one = {plan.mesh.to_string(), plan.cost, std::move(plan.refused), plan.fits, {}};
+    if (plan.searched) one.searched = without_graph(plan.mesh, std::move(*plan.searched));
+  }
+  return all;
 }
 
 Changes changes_of(const Executable& self, const PythonGraph& program,
@@ -217,7 +238,7 @@ std::string written(const Executable& self, const PythonPageOptions& how, const 
                            .has_times = named.has_value(),
                            .capacity_bytes = how.capacity_bytes,
                            .save_bytes_per_second = how.save_bytes_per_second,
-                           .search = how.search ? &how.search->plan : nullptr,
+                           .search = how.search ? &*how.search : nullptr,
                            .changes = how.changes ? &*how.changes : nullptr});
 }
 
@@ -271,23 +292,20 @@ void bind_values(nb::module_& module) {
   ValueClass<PythonInput>(module, "Input",
                           "A tensor that a program is given. `kind`: parameter, optimizer or "
                           "loader; array if nobody has said.")
-      .field("label", [](const PythonInput& self) { return self.input().label; })
-      .field("dtype", [](const PythonInput& self) { return name(self.node().type.dtype); })
-      .field("shape", [](const PythonInput& self) { return tuple_of<int>(self.node().type.shape); })
-      .field("kind", [](const PythonInput& self) { return name(self.input().kind); })
-      .field(
-          "mark",
-          [](const PythonInput& self) -> std::optional<std::string> {
-            if (!self.node().mark) return std::nullopt;
-            return self.node().mark->to_string();
-          },
-          "how it is to be cut");
+      .field("label", &PythonInput::label)
+      .field("dtype", &PythonInput::dtype)
+      .field("shape", [](const PythonInput& self) { return tuple_of<int>(self.shape); })
+      .state(&PythonInput::shape)
+      .field("kind", &PythonInput::kind)
+      .field("mark", &PythonInput::mark, "how it is to be cut");
   ValueClass<Traffic>(module, "Traffic",
                       "The traffic of collectives of one kind over the same axes in one scope. "
                       "`is_asked_for`: it combines\nparts of a sum or moves a tensor that is "
                       "marked; else two operations cut a tensor differently.")
       .field("collective", [](const Traffic& self) { return name(self.kind); })
+      .state(&Traffic::kind)
       .field("axes", [](const Traffic& self) { return tuple_of<std::string>(self.axes); })
+      .state(&Traffic::axes)
       .field("scope", &Traffic::scope)
       .field("is_asked_for", &Traffic::is_asked_for)
       .field("tensors", &Traffic::tensors)
@@ -312,44 +330,44 @@ void bind_values(nb::module_& module) {
                        "Marks that Program.search() has chosen; Program.mark() takes them, and "
                        "Program.plan() the mesh.")
       .field("mesh", &Searched::mesh)
-      .field("marks", [](const Searched& self) { return rules_of(self.plan.marks); })
-      .field("cost", [](const Searched& self) { return self.plan.cost; })
-      .field("fits", [](const Searched& self) { return self.plan.fits; })
-      .field(
-          "plans", [](const Searched& self) { return self.plan.plans; }, "that were made")
-      .field(
-          "is_exact", [](const Searched& self) { return self.plan.is_exact; },
-          "all choices were planned: no choice is better")
+      .field("marks", [](const Searched& self) { return rules_of(self.marks); })
+      .state(&Searched::marks)
+      .field("cost", &Searched::cost)
+      .field("fits", &Searched::fits)
+      .field("plans", &Searched::plans, "that were made")
+      .field("is_exact", &Searched::is_exact, "all choices were planned: no choice is better")
       .field(
           "hand_made", [](const Searched& self) { return by_name(self, &HandMadePlan::cost); },
           "plans as people write them: \"data\", \"fsdp\", \"tensor over model\"")
       .field(
           "hand_made_fit", [](const Searched& self) { return by_name(self, &HandMadePlan::fits); },
-          "which of these fit");
-  ValueClass<MeshPlan>(module, "MeshPlan",
-                       "A program on one of the meshes that Program.meshes() compares.")
-      .field("mesh", [](const MeshPlan& self) { return self.mesh.to_string(); })
-      .field("cost", &MeshPlan::cost, "None if the program cannot be planned on it")
-      .field("refused", &MeshPlan::refused, "why not")
-      .field("fits", &MeshPlan::fits)
-      .field(
-          "searched",
-          [](const MeshPlan& self) {
-            return self.searched ? std::optional<Searched>({self.mesh, *self.searched})
-                                 : std::nullopt;
-          },
-          "of meshes(.., search=True)");
+          "which of these fit")
+      .state(&Searched::hand_made);
+  ValueClass<HandMadePlan>(module, "HandMadePlan", "A plan as people write it.")
+      .field("name", &HandMadePlan::name)
+      .field("cost", &HandMadePlan::cost)
+      .field("fits", &HandMadePlan::fits);
+  ValueClass<PythonMeshPlan>(module, "MeshPlan",
+                             "A program on one of the meshes that Program.meshes() compares.")
+      .field("mesh", &PythonMeshPlan::mesh)
+      .field("cost", &PythonMeshPlan::cost, "None if the program cannot be planned on it")
+      .field("refused", &PythonMeshPlan::refused, "why not")
+      .field("fits", &PythonMeshPlan::fits)
+      .field("searched", &PythonMeshPlan::searched, "of meshes(.., search=True)");
   ValueClass<Change>(module, "Change", "A change to a step, and the cost of the step with it.")
       .field(
           "kind", [](const Change& self) { return name(self.kind); },
           "\"marks\", \"mesh\", \"batch\" or \"recompute\"")
+      .state(&Change::kind)
       .field("text", &Change::text, "\"batch 32 in place of 64\"")
       .field(
           "marks", [](const Change& self) { return rules_of(self.marks); },
           "of the kind marks: Program.mark() takes them")
+      .state(&Change::marks)
       .field(
           "mesh", [](const Change& self) { return self.mesh ? self.mesh->to_string() : ""; },
           "of the kind mesh")
+      .state(&Change::mesh)
       .field("batch", &Change::batch, "of the kind batch: the largest that fits")
       .field("cost", &Change::cost)
       .field("fits", &Change::fits)
@@ -366,6 +384,7 @@ void bind_values(nb::module_& module) {
                        "Marks of other inputs with which a tensor is cut as wanted, and the cost "
                        "of the step with them.")
       .field("marks", [](const MarkEdit& self) { return rules_of(self.marks); })
+      .state(&MarkEdit::marks)
       .field("cost", &MarkEdit::cost);
   const auto unless_so = [](PlanCost WhyNot::*cost) {
     return [cost](const WhyNot& self) {
@@ -380,6 +399,9 @@ void bind_values(nb::module_& module) {
       .field("uneven", &WhyNot::uneven, "dims that do not divide, each with its treatment")
       .field("cost_now", unless_so(&WhyNot::cost_now), "None if the tensor is cut so already")
       .field("cost_wanted", unless_so(&WhyNot::cost_wanted), "with that mark on the tensor itself")
+      .state(&WhyNot::is_so_already)
+      .state(&WhyNot::cost_now)
+      .state(&WhyNot::cost_wanted)
       .field("edits", &WhyNot::edits, "the smallest that were found, the cheapest first")
       .field("has_tried_all", &WhyNot::has_tried_all,
              "all single marks of other inputs, and all pairs if no single one does");

@@ -89,6 +89,9 @@ void bind_mesh(nb::module_& module) {
       .def("device_at", &Mesh::device_at, nb::arg("position"))
       .def("position_of", &Mesh::position_of, nb::arg("device"))
       .def("__str__", &Mesh::to_string)
+      .def("__getstate__", &Mesh::to_string)
+      .def("__setstate__",
+           [](Mesh& self, const std::string& text) { new (&self) Mesh(Mesh::parse(text)); })
       .def(
           "__eq__", [](const Mesh& a, const Mesh& b) { return a == b; }, nb::is_operator(), kEqual);
 }

@@ -1,8 +1,12 @@
 #pragma once
 
+#include <cstddef>
+#include <functional>
+#include <memory>
 #include <string>
 #include <type_traits>
 #include <utility>
+#include <vector>
 
 #include "bindings.h"
 
@@ -17,8 +21,8 @@ inline nb::tuple fields_of(nb::handle value) {
   return nb::tuple(all);
 }
 
-/// Binds a struct as a class of read-only fields, with the repr, equality, hash and patterns that a
-/// frozen dataclass of these fields would have.
+/// Binds a struct as a class of read-only fields, with the repr, equality, hash, patterns and
+/// copies that a frozen dataclass of these fields would have.
 template <class T>
 class ValueClass {
  public:
@@ -35,17 +39,36 @@ class ValueClass {
       return self.type().is(other.type()) && fields_of(self).equal(fields_of(other));
     });
     class_.def("__hash__", [](nb::handle_t<T> self) { return nb::hash(fields_of(self)); });
+    class_.def("__getstate__", [members = members_](const T& self) {
+      nb::list state;
+      for (const Member& member : *members) state.append(member.get(self));
+      return State(nb::tuple(state));
+    });
+    class_.def("__setstate__", [members = members_](T& self, const State& state) {
+      T value{};
+      bool fits = state.size() == members->size();
+      for (std::size_t i = 0; fits && i < members->size(); ++i) {
+        fits = (*members)[i].set(value, state[i]);
+      }
+      if (!fits) {
+        throw Error(ErrorCode::invalid_argument,
+                    "copy a value: found the state of another class, needed its own");
+      }
+      new (&self) T(std::move(value));
+    });
   }
 
   ~ValueClass() { class_.attr("__match_args__") = nb::tuple(names_); }
   ValueClass(const ValueClass&) = delete;
   ValueClass& operator=(const ValueClass&) = delete;
 
-  /// get: a member, or a function of a const T&. doc: as a comment, without a full stop.
+  /// get: a member, or a function of a const T&, whose members state() names. doc: as a comment,
+  /// without a full stop.
   template <class Get>
   ValueClass& field(const char* name, Get get, const char* doc = "") {
     if constexpr (std::is_member_object_pointer_v<Get>) {
       class_.def_ro(name, get, doc);
+      state(get);
     } else {
       class_.def_prop_ro(name, std::move(get), doc);
     }
@@ -60,7 +83,39 @@ class ValueClass {
     return *this;
   }
 
+  /// Adds a member to copies and pickles, which have those of fields by themselves.
+  template <class Value, class Owner>
+  ValueClass& state(Value Owner::*member) {
+    const auto get = [member](const T& self) {
+      if constexpr (std::is_enum_v<Value>) {
+        return nb::cast(static_cast<int>(self.*member));
+      } else {
+        return nb::cast(self.*member);
+      }
+    };
+    const auto set = [member](T& self, nb::handle state) {
+      if constexpr (std::is_enum_v<Value>) {
+        int number = 0;
+        const bool fits = nb::try_cast(state, number);
+        self.*member = static_cast<Value>(number);
+        return fits;
+      } else {
+        return nb::try_cast(state, self.*member);
+      }
+    };
+    members_->push_back({get, set});
+    return *this;
+  }
+
  private:
+  using State = nb::typed<nb::tuple, nb::any, nb::ellipsis>;
+
+  struct Member {
+    std::function<nb::object(const T&)> get;
+    std::function<bool(T&, nb::handle)> set;  // false: of another type
+  };
+
+  std::shared_ptr<std::vector<Member>> members_ = std::make_shared<std::vector<Member>>();
   nb::class_<T> class_;
   nb::list names_;
 };
