@@ -2,6 +2,7 @@
 
 #include <cmath>
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -16,6 +17,7 @@
 #include "shardwise/convert/model.h"
 #include "shardwise/shard/error.h"
 #include "shardwise/shard/text.h"
+#include "value_class.h"
 #include "work.h"
 
 namespace shardwise::python {
@@ -43,31 +45,54 @@ struct Place {
   std::shared_ptr<const BoxReader> opened;
 };
 
-nb::tuple shape_of(const Shape& shape) { return nb::tuple(nb::cast(ints(shape))); }
+struct Kind : nb::tuple {
+  NB_OBJECT(Kind, nb::tuple, "shardwise.Kind", PyTuple_Check)
+};
 
-nb::object kind_of(const std::optional<DType>& dtype, const Shape& shape) {
-  if (!dtype) return nb::none();
-  return nb::make_tuple(std::string(name(*dtype)), shape_of(shape));
+std::optional<Kind> kind_of(const std::optional<DType>& dtype, const Shape& shape) {
+  if (!dtype) return {};
+  return nb::borrow<Kind>(
+      nb::module_::import_("shardwise").attr("Kind")(std::string(name(*dtype)), int_tuple(shape)));
 }
 
-/// As DiffReport of _checkpoint/compare.py has it.
-using Report = nb::typed<nb::tuple, bool, std::size_t, std::size_t, List>;
+struct PythonTensorDiff {
+  std::string name;
+  bool equal = false;
+  std::optional<Kind> first, second;
+  std::optional<std::int64_t> elements, differing;
+  std::optional<double> max_abs, max_rel;
+  std::optional<std::uint64_t> max_ulp;
+  std::optional<std::pair<std::int64_t, std::int64_t>> nan;
+  std::optional<IntTuple> at;
+  std::optional<std::pair<std::string, std::string>> values;
 
-/// Each tensor as TensorDiff of _compare.py has it.
-nb::tuple tuple_of(const TensorDiff& diff) {
-  const nb::object first = kind_of(diff.first_dtype, diff.first_shape);
-  const nb::object second = kind_of(diff.second_dtype, diff.second_shape);
-  if (!diff.compared) return nb::make_tuple(diff.name, diff.equal(), first, second);
-  const nb::object at = diff.at ? nb::object(shape_of(*diff.at)) : nb::none();
-  const nb::object values =
-      diff.at ? nb::object(nb::make_tuple(diff.first_value, diff.second_value)) : nb::none();
-  return nb::make_tuple(diff.name, diff.equal(), first, second, diff.elements, diff.differing,
-                        diff.max_abs, diff.max_rel, diff.max_ulp,
-                        nb::make_tuple(diff.first_nan, diff.second_nan), at, values);
-}
+  explicit PythonTensorDiff(const TensorDiff& diff)
+      : name(diff.name),
+        equal(diff.equal()),
+        first(kind_of(diff.first_dtype, diff.first_shape)),
+        second(kind_of(diff.second_dtype, diff.second_shape)) {
+    if (!diff.compared) return;
+    elements = diff.elements;
+    differing = diff.differing;
+    max_abs = diff.max_abs;
+    max_rel = diff.max_rel;
+    max_ulp = diff.max_ulp;
+    nan = {diff.first_nan, diff.second_nan};
+    if (!diff.at) return;
+    at = int_tuple(*diff.at);
+    values = {diff.first_value, diff.second_value};
+  }
+  PythonTensorDiff() = default;
+};
 
-Report diff_places(const PlaceArgument& one, const PlaceArgument& other, double atol, double rtol,
-                   std::size_t memory, int threads, nb::object progress) {
+struct PythonDiffReport {
+  bool equal;
+  std::size_t compared_bytes, skipped_bytes;
+  std::vector<PythonTensorDiff> tensors;
+};
+
+PythonDiffReport diff_places(const PlaceArgument& one, const PlaceArgument& other, double atol,
+                             double rtol, std::size_t memory, int threads, nb::object progress) {
   const Place first(one), second(other);
   Work work(std::move(progress));
   // A quarter for each reader, the rest for what is compared.
@@ -79,10 +104,10 @@ Report diff_places(const PlaceArgument& one, const PlaceArgument& other, double 
                             .progress = work.progress()};
   const DiffReport report =
       work.run([&] { return diff(*first.open(reading), *second.open(reading), options); });
-  List tensors;
-  for (const TensorDiff& tensor : report.tensors) tensors.append(tuple_of(tensor));
-  return Report(
-      nb::make_tuple(report.equal(), report.compared_bytes, report.skipped_bytes, tensors));
+  return {report.equal(),
+          report.compared_bytes,
+          report.skipped_bytes,
+          {report.tensors.begin(), report.tensors.end()}};
 }
 
 /// Numbers of the tensors that the patterns match.
@@ -100,34 +125,44 @@ std::vector<std::size_t> find(const BoxReader& reader, const Place& place,
   });
 }
 
-/// None for NaN: there is no such number.
-nb::object number_of(long double value) {
-  if (std::isnan(value)) return nb::none();
-  return nb::float_(static_cast<double>(value));
+std::optional<double> number_of(long double value) {
+  return std::isnan(value) ? std::nullopt : std::optional(static_cast<double>(value));
 }
+
+bool is_number_or_none(PyObject* object) {
+  return PyLong_Check(object) || PyFloat_Check(object) || Py_IsNone(object);
+}
+
+struct Number : nb::object {
+  NB_OBJECT_DEFAULT(Number, nb::object, "int | float | None", is_number_or_none)
+};
 
 /// Least and most: integers exactly.
-nb::object end_of(long double value, DType dtype) {
-  if (std::isnan(value) || !is_computed(dtype) || is_floating(dtype)) return number_of(value);
-  if (value < 0) return nb::int_(static_cast<std::int64_t>(value));
-  return nb::int_(static_cast<std::uint64_t>(value));
+Number end_of(long double value, DType dtype) {
+  const bool is_float = std::isnan(value) || !is_computed(dtype) || is_floating(dtype);
+  return nb::borrow<Number>(is_float    ? nb::cast(number_of(value))
+                            : value < 0 ? nb::cast(static_cast<std::int64_t>(value))
+                                        : nb::cast(static_cast<std::uint64_t>(value)));
 }
 
-/// As TensorStats of _compare.py has it.
-nb::tuple tuple_of(const TensorInfo& info, const TensorStats& stats) {
-  nb::object histogram = nb::none();
-  if (!stats.histogram.empty()) {
-    histogram =
-        nb::make_tuple(number_of(stats.low), number_of(stats.high), nb::cast(stats.histogram));
-  }
-  return nb::make_tuple(
-      info.name, std::string(name(info.dtype)), shape_of(info.shape), stats.elements,
-      end_of(stats.min, info.dtype), end_of(stats.max, info.dtype), number_of(stats.mean),
-      number_of(stats.deviation), stats.nan, stats.infinities, stats.zeros, histogram);
-}
+struct Histogram {
+  std::optional<double> low, high;
+  std::vector<std::int64_t> counts;
+};
 
-List stats_of_place(const PlaceArgument& argument, const std::vector<std::string>& patterns,
-                    std::int64_t bars, int threads, nb::object progress) {
+struct PythonTensorStats {
+  std::string name, dtype;
+  IntTuple shape;
+  std::int64_t elements;
+  Number min, max;
+  std::optional<double> mean, deviation;
+  std::int64_t nan, infinities, zeros;
+  std::optional<Histogram> histogram;
+};
+
+std::vector<PythonTensorStats> stats_of_place(const PlaceArgument& argument,
+                                              const std::vector<std::string>& patterns,
+                                              std::int64_t bars, int threads, nb::object progress) {
   const Place place(argument);
   Work work(std::move(progress));
   const StatsOptions options{.threads = threads, .bars = bars, .progress = work.progress()};
@@ -138,16 +173,78 @@ List stats_of_place(const PlaceArgument& argument, const std::vector<std::string
     numbers = find(*reader, place, patterns);
     return tensor_stats(*reader, numbers, options);
   });
-  List list;
+  std::vector<PythonTensorStats> named;
   for (std::size_t i = 0; i < all.size(); ++i) {
-    list.append(tuple_of(reader->tensors()[numbers[i]], all[i]));
+    const TensorInfo& info = reader->tensors()[numbers[i]];
+    const TensorStats& one = all[i];
+    const Number min = end_of(one.min, info.dtype), max = end_of(one.max, info.dtype);
+    named.push_back({info.name,
+                     std::string(name(info.dtype)),
+                     int_tuple(info.shape),
+                     one.elements,
+                     min,
+                     max,
+                     number_of(one.mean),
+                     number_of(one.deviation),
+                     one.nan,
+                     one.infinities,
+                     one.zeros,
+                     {}});
+    if (one.histogram.empty()) continue;
+    named.back().histogram = {number_of(one.low), number_of(one.high), one.histogram};
   }
-  return list;
+  return named;
 }
 
 }  // namespace
 
 void bind_compare(nb::module_& module) {
+  using Diff = PythonTensorDiff;
+  ValueClass<Diff>(module, "TensorDiff",
+                   "The difference between the tensors of one name. A field that was not compared "
+                   "is None: one side has no\nsuch tensor, or another shape.")
+      .field("name", &Diff::name)
+      .field("equal", &Diff::equal, "same dtype and shape, and no element differs")
+      .field("first", &Diff::first, "None: it has no such tensor")
+      .field("second", &Diff::second)
+      .field("elements", &Diff::elements, "of the first")
+      .field("differing", &Diff::differing, "of them; if dtypes differ, their numbers are compared")
+      .field("max_abs", &Diff::max_abs, "largest |first - second|")
+      .field("max_rel", &Diff::max_rel, "largest |first - second| / max(|first|, |second|)")
+      .field("max_ulp", &Diff::max_ulp,
+             "most floats of the dtype between the two; None for integers and if dtypes differ")
+      .field("nan", &Diff::nan, "NaNs of the two among the elements that were read")
+      .field("at", &Diff::at, "global index of the first that differs; None: none does")
+      .field("values", &Diff::values, "the elements of the two at that index");
+  ValueClass<PythonDiffReport>(module, "DiffReport", "The result of diff().")
+      .field("equal", &PythonDiffReport::equal)
+      .field("compared_bytes", &PythonDiffReport::compared_bytes, "of the first, read and compared")
+      .field("skipped_bytes", &PythonDiffReport::skipped_bytes,
+             "of the first; the hashes of chunks said that they are equal")
+      .field("tensors", &PythonDiffReport::tensors, "of all names, sorted");
+  ValueClass<Histogram>(module, "Histogram",
+                        "Counts of bars of equal width from low to high; both ends are None if no "
+                        "number is finite.")
+      .field("low", &Histogram::low)
+      .field("high", &Histogram::high)
+      .field("counts", &Histogram::counts);
+  using Stats = PythonTensorStats;
+  ValueClass<Stats>(module, "TensorStats",
+                    "Statistics of the elements of a tensor; a complex number counts by its "
+                    "modulus. min, max, mean and std\ncover the numbers that are neither NaN nor "
+                    "infinite, and are None without any. min and max of integers are\nexact.")
+      .field("name", &Stats::name)
+      .field("dtype", &Stats::dtype)
+      .field("shape", &Stats::shape)
+      .field("elements", &Stats::elements)
+      .field("min", &Stats::min)
+      .field("max", &Stats::max)
+      .field("mean", &Stats::mean)
+      .field("std", &Stats::deviation)
+      .field("nan", &Stats::nan)
+      .field("infinities", &Stats::infinities)
+      .field("zeros", &Stats::zeros)
+      .field("histogram", &Stats::histogram);
   module.def("diff", &diff_places, nb::arg("first"), nb::arg("second"), nb::arg("atol"),
              nb::arg("rtol"), nb::arg("memory"), nb::arg("threads"),
              nb::arg("progress") = nb::none());

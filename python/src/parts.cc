@@ -251,6 +251,10 @@ OnSaveError on_save_error_of(const std::string& word) {
 
 Ints ints(const Dims& dims) { return {dims.begin(), dims.end()}; }
 
+IntTuple int_tuple(const Dims& dims) {
+  return nb::borrow<IntTuple>(nb::tuple(nb::cast(ints(dims))));
+}
+
 void bind_parts(nb::module_& module) {
   nb::class_<Source>(module, "Source", "A tensor to be saved. Its maker keeps its memory.")
       .def(

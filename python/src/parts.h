@@ -60,8 +60,13 @@ class Warnings {
   std::vector<std::string> texts_;
 };
 
+struct IntTuple : nb::tuple {
+  NB_OBJECT_DEFAULT(IntTuple, nb::tuple, "tuple[int, ...]", PyTuple_Check)
+};
+
 Box box_of(const Ints& begin, const Ints& shape);
 Ints ints(const Dims& dims);
+IntTuple int_tuple(const Dims& dims);
 
 /// Rules: both sides of their "=".
 using Pairs = std::vector<std::tuple<std::string, std::string>>;

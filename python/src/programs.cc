@@ -56,7 +56,7 @@ void save(const PythonGraph& self, const std::string& path) {
 
 struct PythonInput {
   std::string label, dtype;
-  Ints shape;
+  IntTuple shape;
   std::string kind;
   std::optional<std::string> mark;
 };
@@ -68,7 +68,7 @@ std::vector<PythonInput> inputs_of(const PythonGraph& self) {
     PythonInput& one = all.emplace_back();
     one = {input.label,
            std::string(name(node.type.dtype)),
-           ints(node.type.shape),
+           int_tuple(node.type.shape),
            std::string(name(input.kind)),
            {}};
     if (node.mark) one.mark = node.mark->to_string();
@@ -76,15 +76,7 @@ std::vector<PythonInput> inputs_of(const PythonGraph& self) {
   return all;
 }
 
-template <class T>
-using TupleOf = nb::typed<nb::tuple, T, nb::ellipsis>;
-
-template <class T, class Values>
-TupleOf<T> tuple_of(const Values& values) {
-  nb::list all;
-  for (const auto& value : values) all.append(value);
-  return TupleOf<T>(nb::tuple(all));
-}
+using StringTuple = nb::typed<nb::tuple, nb::str, nb::ellipsis>;
 
 /// dtype, shape
 std::vector<std::pair<std::string, Ints>> outputs_of(const PythonGraph& self) {
@@ -294,8 +286,7 @@ void bind_values(nb::module_& module) {
                           "loader; array if nobody has said.")
       .field("label", &PythonInput::label)
       .field("dtype", &PythonInput::dtype)
-      .field("shape", [](const PythonInput& self) { return tuple_of<int>(self.shape); })
-      .state(&PythonInput::shape)
+      .field("shape", &PythonInput::shape)
       .field("kind", &PythonInput::kind)
       .field("mark", &PythonInput::mark, "how it is to be cut");
   ValueClass<Traffic>(module, "Traffic",
@@ -304,7 +295,8 @@ void bind_values(nb::module_& module) {
                       "marked; else two operations cut a tensor differently.")
       .field("collective", [](const Traffic& self) { return name(self.kind); })
       .state(&Traffic::kind)
-      .field("axes", [](const Traffic& self) { return tuple_of<std::string>(self.axes); })
+      .field("axes",
+             [](const Traffic& self) { return StringTuple(nb::tuple(nb::cast(self.axes))); })
       .state(&Traffic::axes)
       .field("scope", &Traffic::scope)
       .field("is_asked_for", &Traffic::is_asked_for)

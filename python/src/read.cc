@@ -307,7 +307,7 @@ class Reader {
     for (const TensorInfo& info : infos) {
       rows.append(nb::make_tuple(
           info.name, dtype.object(std::string(dtype_name(info))),
-          shape.object(info.shape, [&] { return nb::tuple(nb::cast(ints(info.shape))); }),
+          shape.object(info.shape, [&] { return int_tuple(info.shape); }),
           mesh.text(info.sharding ? std::optional(info.sharding->mesh()) : std::nullopt),
           spec.text(info.sharding ? std::optional(info.sharding->spec()) : std::nullopt),
           policy.text(info.sharding ? info.sharding->policy() : UnevenPolicy()), info.chunks,

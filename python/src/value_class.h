@@ -83,27 +83,24 @@ class ValueClass {
     return *this;
   }
 
+  /// A property `ok` outside repr and equality, which bool() gives as well.
+  ValueClass& ok(bool (T::*get)() const) {
+    class_.def("__bool__", get);
+    return property("ok", get);
+  }
+
   /// Adds a member to copies and pickles, which have those of fields by themselves.
   template <class Value, class Owner>
   ValueClass& state(Value Owner::*member) {
-    const auto get = [member](const T& self) {
-      if constexpr (std::is_enum_v<Value>) {
-        return nb::cast(static_cast<int>(self.*member));
-      } else {
-        return nb::cast(self.*member);
-      }
-    };
-    const auto set = [member](T& self, nb::handle state) {
-      if constexpr (std::is_enum_v<Value>) {
-        int number = 0;
-        const bool fits = nb::try_cast(state, number);
-        self.*member = static_cast<Value>(number);
-        return fits;
-      } else {
-        return nb::try_cast(state, self.*member);
-      }
-    };
-    members_->push_back({get, set});
+    using Stored = std::conditional_t<std::is_enum_v<Value>, int, Value>;
+    members_->push_back(
+        {[member](const T& self) { return nb::cast(static_cast<Stored>(self.*member)); },
+         [member](T& self, nb::handle state) {
+           Stored stored{};
+           const bool fits = nb::try_cast(state, stored);
+           self.*member = static_cast<Value>(std::move(stored));
+           return fits;
+         }});
     return *this;
   }
 

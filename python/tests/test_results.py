@@ -3,6 +3,7 @@
 import copy
 import pickle
 
+import numpy as np
 import pytest
 
 import shardwise as sw
@@ -34,11 +35,27 @@ def program(tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def results(program):
+def results(program, tmp_path_factory):
     plan = program.plan("data=4,model=2", capacity=1 << 10)
     return [program.inputs, plan.traffic, plan.storage, plan.changes(MACHINE),
             *(plan.why_not("w", wanted, machine=MACHINE) for wanted in ("data,-", "-,model")),
-            program.meshes(8, MACHINE), program.meshes(8, MACHINE, search=True)]
+            program.meshes(8, MACHINE), program.meshes(8, MACHINE, search=True), *reports(tmp_path_factory.mktemp("run"))]
+
+
+def reports(folder):
+    """Compares two checkpoints, damages one, repairs it by parity, and damages it more than parity can repair."""
+    w = np.linspace(0, 1, 1 << 20, dtype=np.float32).reshape(1 << 10, -1)
+    for name, scale in (("a", 1), ("b", 2)):
+        sw.save(folder / name, {"w": scale * w, "i": np.arange(5 * scale)}, codec="none")
+    found = [sw.diff(folder / "a", folder / "b"), sw.stats(folder / "b", histogram=3), sw.write_parity(folder / "a", blocks=1)]
+    file = next((folder / "a").glob("shards-*.h5"))
+    for damaged in ([1 << 20], range(0, 4 << 20, 1 << 19)):
+        data = bytearray(file.read_bytes())
+        for place in damaged:
+            data[place] ^= 1
+        file.write_bytes(data)
+        found += [sw.verify(folder / "a"), sw.repair(folder / "a")]
+    return found
 
 
 def test_each_result_is_equal_to_its_copies(results):
