@@ -29,12 +29,12 @@ case "$preset" in
     scripts/python.sh "${packages[@]}"
     configure=(-D SHARDWISE_BUILD_PYTHON=ON -D "Python_EXECUTABLE=$PWD/build/venv/bin/python") ;;
   asan)
-    targets=(--target {shard,storage,storage_object,checkpoint,checkpoint_write,checkpoint_group,checkpoint_rooms,convert,loader,runtime,programs}_tests
-             checkpoint_h5py_writer)
-    tests=(-R '^(shard|storage|storage_object|checkpoint|checkpoint_write|checkpoint_group|checkpoint_rooms|convert|loader|programs)/|^runtime/.*(Process|CallGroup|Rendezvous)') ;;
+    targets=(--target {shard,storage,storage_object,checkpoint,checkpoint_write,checkpoint_group,checkpoint_rooms,checkpoint_bucket,convert,loader,runtime,programs}_tests
+             checkpoint_h5py_writer object_server_conformance)
+    tests=(-R '^(shard|storage|storage_object|checkpoint|checkpoint_write|checkpoint_group|checkpoint_rooms|checkpoint_bucket|convert|loader|programs)/|^runtime/.*(Process|CallGroup|Rendezvous)') ;;
   tsan)
     targets=(--target {storage_object,checkpoint,checkpoint_group,loader,runtime,programs}_tests)
-    tests=(-R '^(storage_object|runtime|loader|programs|checkpoint_group)/|^checkpoint/(Lanes|Pipeline|ScratchPool|ChunkReader)') ;;
+    tests=(-R '^storage_object/[A-Z]|^(runtime|loader|programs|checkpoint_group)/|^checkpoint/(Lanes|Pipeline|ScratchPool|ChunkReader)') ;;
 esac
 [ "$preset" = release ] || [ "${label[0]}" = -L ] || tests+=(-E "$too_long")
 
