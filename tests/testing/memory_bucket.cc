@@ -1,7 +1,6 @@
 #include "testing/memory_bucket.h"
 
 #include <algorithm>
-#include <cstring>
 
 #include "shardwise/shard/error.h"
 
@@ -108,7 +107,8 @@ RequestResult MemoryBucket::get(const std::string& key, std::uint64_t offset,
   if (offset > object.bytes.size() || into.size() > object.bytes.size() - offset) {
     throw Error(ErrorCode::corrupt, "get of " + key + ": it ends before that");
   }
-  std::memcpy(into.data(), object.bytes.data() + offset, into.size());
+  std::copy_n(object.bytes.begin() + static_cast<std::ptrdiff_t>(offset), into.size(),
+              into.begin());
   return done();
 }
 

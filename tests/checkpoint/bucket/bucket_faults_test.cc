@@ -90,8 +90,8 @@ class Run {
     const StepName name =
         bucket.claim(step, {.id = id, .manifest_hash = id, .seconds = kClaimSeconds});
     for (const auto& [file, text] : data_of(id)) {
-      const auto read = [&](std::uint64_t offset, std::span<std::byte> into) {
-        std::memcpy(into.data(), text.data() + offset, into.size());
+      const auto read = [&bytes = text](std::uint64_t offset, std::span<std::byte> into) {
+        std::memcpy(into.data(), bytes.data() + offset, into.size());
       };
       bucket.store().upload(bucket.prefix(name) + file, text.size(), read, 50, 1);
     }
