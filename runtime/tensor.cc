@@ -172,16 +172,16 @@ Tensor append(const Tensor& context, Op op, std::span<const Tensor> operands, At
                             std::move(attributes), wanted));
 }
 
-detail::CarryAndSlices<Tensor> record_scan(const detail::FlatBody<Tensor>& body,
-                                           const detail::CarryAndSlices<Tensor>& given,
-                                           const ScanOptions& options) {
+detail::CarryAndSlices<Tensor> record_with(const detail::Recorder& recorder,
+                                           const detail::FlatBody<Tensor>& body,
+                                           const detail::CarryAndSlices<Tensor>& given) {
   const std::vector<Tensor>& first =
       given.carry.tensors.empty() ? given.slices.tensors : given.carry.tensors;
   TracerImpl* tracer = first.empty() ? nullptr : first.front().state()->tracer.get();
   const auto node = [&](const Tensor& tensor) {
     if (tensor.state()->tracer.get() != tracer) {
       throw Error(ErrorCode::invalid_argument,
-                  fmt::format("scan{}: found tensors of two tracers, needed one",
+                  fmt::format("{}{}: found tensors of two tracers, needed one", recorder.operation,
                               in_scope(tracer->graph(), tracer->graph().scope)));
     }
     return tracer->node(tensor.state());
@@ -203,7 +203,7 @@ detail::CarryAndSlices<Tensor> record_scan(const detail::FlatBody<Tensor>& body,
     const TracerImpl::InBody in_body(*tracer, *(carry.empty() ? slices : carry).front().graph);
     return nodes(body(wrapped(carry), wrapped(slices)));
   };
-  const detail::CarryAndSlices<NodeRef> made = detail::record_scan(inner, nodes(given), options);
+  const detail::CarryAndSlices<NodeRef> made = recorder.record(inner, nodes(given));
   return {{wrapped(made.carry.tensors), {}}, {wrapped(made.slices.tensors), {}}};
 }
 

@@ -119,9 +119,9 @@ class Tensor : public first_guesses::OfTensor {
                               std::string_view, MemoryKind);
   friend Tensor append(const Tensor&, Op, std::span<const Tensor>, Attributes, const TensorType&);
   friend void refuse(const Tensor&, std::string_view, std::span<const Tensor>, const std::string&);
-  friend detail::CarryAndSlices<Tensor> record_scan(const detail::FlatBody<Tensor>&,
-                                                    const detail::CarryAndSlices<Tensor>&,
-                                                    const ScanOptions&);
+  friend detail::CarryAndSlices<Tensor> record_with(const detail::Recorder&,
+                                                    const detail::FlatBody<Tensor>&,
+                                                    const detail::CarryAndSlices<Tensor>&);
   friend std::vector<Tensor> record_cond(const Tensor&, const detail::FlatBranch<Tensor>&,
                                          const detail::FlatBranch<Tensor>&);
   friend void mark_sharding(Tensor&, const Mesh&, const PartitionSpec&);
@@ -152,10 +152,10 @@ Tensor tensor_beside(const Tensor& context, const TensorType& type, std::span<co
 Tensor append(const Tensor& context, Op op, std::span<const Tensor> operands,
               Attributes attributes = {}, const TensorType& wanted = {});
 
-/// For scan() and cond() (ops/control.h).
-detail::CarryAndSlices<Tensor> record_scan(const detail::FlatBody<Tensor>& body,
-                                           const detail::CarryAndSlices<Tensor>& given,
-                                           const ScanOptions& options);
+/// For scan(), vmap(), pipeline() and cond() (ops/control.h).
+detail::CarryAndSlices<Tensor> record_with(const detail::Recorder& recorder,
+                                           const detail::FlatBody<Tensor>& body,
+                                           const detail::CarryAndSlices<Tensor>& given);
 
 std::vector<Tensor> record_cond(const Tensor& predicate, const detail::FlatBranch<Tensor>& if_true,
                                 const detail::FlatBranch<Tensor>& if_false);

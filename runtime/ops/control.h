@@ -7,6 +7,7 @@
 #include <map>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <tuple>
 #include <type_traits>
 #include <utility>
@@ -20,6 +21,12 @@ namespace shardwise {
 struct ScanOptions {
   std::optional<std::int64_t> length = {};  ///< needed if nothing is stacked
   bool reverse = false;                     ///< from the last slices to the first
+};
+
+struct PipelineOptions {
+  std::int64_t stages;             ///< divides the layers
+  std::int64_t micro_batches;      ///< divides the batch; as many as the stages or more
+  std::string schedule = "gpipe";  ///< all micro-batches forward, then all backward
 };
 
 namespace detail {
@@ -103,10 +110,29 @@ template <class T>
 using FlatBody =
     std::function<CarryAndSlices<T>(const std::vector<T>& carry, const std::vector<T>& slices)>;
 
-/// scan() on lists; for tensors see tensor.h. The result's paths are empty.
+/// An operation with a body, on lists. The paths of what record() gives are empty.
+struct Recorder {
+  std::string_view operation;
+  std::function<CarryAndSlices<NodeRef>(const FlatBody<NodeRef>& body,
+                                        const CarryAndSlices<NodeRef>& given)>
+      record;
+};
+
+/// For tensors see tensor.h.
+inline CarryAndSlices<NodeRef> record_with(const Recorder& recorder, const FlatBody<NodeRef>& body,
+                                           const CarryAndSlices<NodeRef>& given) {
+  return recorder.record(body, given);
+}
+
+/// scan(), vmap() and pipeline() on lists.
 CarryAndSlices<NodeRef> record_scan(const FlatBody<NodeRef>& body,
                                     const CarryAndSlices<NodeRef>& given,
                                     const ScanOptions& options);
+CarryAndSlices<NodeRef> record_vmap(const FlatBody<NodeRef>& function,
+                                    const CarryAndSlices<NodeRef>& given);
+CarryAndSlices<NodeRef> record_pipeline(const FlatBody<NodeRef>& block,
+                                        const CarryAndSlices<NodeRef>& given,
+                                        const PipelineOptions& options);
 
 /// cond() on lists; for tensors see tensor.h.
 template <class T>
@@ -150,10 +176,70 @@ auto scan(Body&& body, const Carry& init, const Xs& xs, const ScanOptions& optio
     ys = y;
     return detail::CarryAndSlices<T>{detail::leaves<T>(next), detail::leaves<T>(y)};
   };
-  const detail::CarryAndSlices<T> made = record_scan(
-      flat, detail::CarryAndSlices<T>{detail::leaves<T>(init), detail::leaves<T>(xs)}, options);
+  const detail::Recorder recorder{"scan", [&](const auto& nodes, const auto& given) {
+                                    return detail::record_scan(nodes, given, options);
+                                  }};
+  const detail::CarryAndSlices<T> made = record_with(
+      recorder, flat, detail::CarryAndSlices<T>{detail::leaves<T>(init), detail::leaves<T>(xs)});
   return std::pair<Carry, Ys>(detail::with_leaves(init, made.carry.tensors),
                               detail::with_leaves(*ys, made.slices.tensors));
+}
+
+/// jax.vmap: calls function(x..) once, with tensors that stand for slices of `xs` along dim 0, and
+/// records its operations for all slices at once. Returns the results, stacked along dim 0. `xs`
+/// and the result are tensors or trees of them, as in scan(). The function may use tensors from
+/// outside, which all slices share. Marks in it get the cut of dim 0 of the first of `xs` that is
+/// marked.
+///
+///   const Tensor norms = vmap([](const Tensor& x) { return sum(x * x); }, xs);
+///
+/// Throws invalid_argument if extents of dim 0 differ, unsupported for an operation that does not
+/// work on all slices at once.
+template <class Function, class... Xs>
+auto vmap(Function&& function, const Xs&... xs) {
+  using Trees = std::tuple<Xs...>;
+  using T = typename detail::LeafOf<Trees>::type;
+  static_assert(!std::is_void_v<T>, "vmap: a stacked tensor is needed");
+  using Ys = std::remove_cvref_t<std::invoke_result_t<Function&, const Xs&...>>;
+  std::optional<Ys> ys;
+  const Trees all(xs...);
+  const detail::FlatBody<T> flat = [&](const std::vector<T>&, const std::vector<T>& slices) {
+    ys.emplace(std::apply(function, detail::with_leaves(all, slices)));
+    return detail::CarryAndSlices<T>{{}, detail::leaves<T>(*ys)};
+  };
+  const detail::CarryAndSlices<T> made = record_with(
+      {"vmap", detail::record_vmap}, flat, detail::CarryAndSlices<T>{{}, detail::leaves<T>(all)});
+  return detail::with_leaves(*ys, made.slices.tensors);
+}
+
+/// x after all layers, as a pipeline over stages (docs/pipelines.md): block(x, layer) is called
+/// once, with a micro-batch of x and one layer's slices of `params` along dim 0, and gives x's
+/// type. Mark the params' dim 0 with an axis of the mesh: each of its devices has one stage's
+/// layers. `x` and `params` are tensors or trees of them, as in scan(). A micro-batch has every
+/// `micro_batches`-th row. Values and gradients are those of the layers one after the other; it has
+/// a gradient, as scan().
+///
+///   const auto block = [](const Tensor& h, const Tensor& w) { return tanh(linear(h, w)); };
+///   const Tensor y = pipeline(block, ws, x, {.stages = 2, .micro_batches = 2});
+///
+/// Throws invalid_argument if the stages do not divide the layers, the micro-batches do not divide
+/// the batch or are fewer than the stages, or the block changes its type; unsupported as vmap(),
+/// and for another schedule than "gpipe".
+template <class Block, class Params, class X>
+X pipeline(Block&& block, const Params& params, const X& x, const PipelineOptions& options) {
+  using T = typename detail::LeafOf<std::tuple<X, Params>>::type;
+  static_assert(!std::is_void_v<T>, "pipeline: tensors are needed");
+  const detail::FlatBody<T> flat = [&](const std::vector<T>& rows, const std::vector<T>& layer) {
+    const X made =
+        std::invoke(block, detail::with_leaves(x, rows), detail::with_leaves(params, layer));
+    return detail::CarryAndSlices<T>{detail::leaves<T>(made), {}};
+  };
+  const detail::Recorder recorder{"pipeline", [&](const auto& nodes, const auto& given) {
+                                    return detail::record_pipeline(nodes, given, options);
+                                  }};
+  const detail::CarryAndSlices<T> made = record_with(
+      recorder, flat, detail::CarryAndSlices<T>{detail::leaves<T>(x), detail::leaves<T>(params)});
+  return detail::with_leaves(x, made.carry.tensors);
 }
 
 /// jax.lax.cond: if_true(operands..) if the boolean scalar is true when the program runs, else
@@ -187,6 +273,5 @@ auto cond(const T& predicate, IfTrue&& if_true, IfFalse&& if_false, const Operan
 // Other names that people try; each comment has the code to write.
 void fori_loop(const auto&...) = delete;   // scan(body, carry, xs, {.length = 10})
 void while_loop(const auto&...) = delete;  // scan(body, carry, xs), whose number of trips is known
-void vmap(const auto&...) = delete;        // an operation on one more dim
 
 }  // namespace shardwise

@@ -10,7 +10,7 @@ HEADERS = [*sorted((SOURCE / "runtime/ops").glob("*.h")), *sorted((SOURCE / "run
 # Names that the functions use.
 WITHIN = {"append", "append_input", "append_to", "refuse", "refuse_all", "dim_of", "dims_of", "dims_in_order", "nearest_ids", "need_element_along", "all_dims", "last_dim", "binary",
           "parse_graph", "broadcast_shape", "complete_shape", "cumulative", "graph_of", "keep_named", "tensor_beside",
-          "default_mesh", "set_default_mesh", "record_scan", "record_cond"}
+          "default_mesh", "set_default_mesh", "record_with", "record_cond"}
 
 
 def declared(path):

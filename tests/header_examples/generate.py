@@ -1,5 +1,5 @@
 """Makes a test of every example in a comment of a public header: generate.py SOURCE_DIR COMPONENT OUT.cc
-(COMPONENT "docs": of the C++ of docs/loader.md, docs/sharding.md and docs/training.md)
+(COMPONENT "docs": of the C++ of docs/loader.md, docs/pipelines.md, docs/sharding.md and docs/training.md)
 
 An example is text that a "///" comment indents by two more spaces. It becomes the body of a test, after the
 setup below, if it needs one. A comment after an expression is compared with its value, as text:
@@ -164,7 +164,7 @@ SETUP = {
     "runtime/ops/control.h": """Devices devices(1);
         Tracer tracer(devices);
         const Tensor first = tracer.tensor<float>({2, 3}, {1, 2, 3, 4, 5, 6}), w = full(tracer, {DType::f32, {3, 3}}, 1, "w"),
-                     xs = full(tracer, {DType::f32, {4, 2, 3}}, 1, "xs"), x = first * 2.0, step = sum(first);""",
+                     xs = full(tracer, {DType::f32, {4, 2, 3}}, 1, "xs"), ws = full(tracer, {DType::f32, {4, 3, 3}}, 1, "ws"), x = first * 2.0, step = sum(first);""",
     "runtime/tracer.h": """const std::vector<float> pixels(784 * 64, 0.5F), weights(784 * 10, 0.5F);
         Devices one(1);
         Tracer tracer(one);""",
@@ -295,10 +295,10 @@ def sections(path):
 
 
 def docs(source, out):
-    """Tests of the samples of docs/loader.md, in a folder with the files that they name, docs/sharding.md and docs/training.md."""
+    """Tests of the samples of docs/loader.md, in a folder with the files that they name, and of the other pages."""
     text = '#include "header_examples/example.h"\n#include "header_examples/loader_files.h"\n#include "shardwise/shardwise.h"\n'
     text += "\nnamespace shardwise {\nnamespace {\n\nnamespace sw = shardwise;  // as a user's program has it\n\n"
-    for page, setup in (("loader", "write_loader_files();"), ("sharding", "")):
+    for page, setup in (("loader", "write_loader_files();"), ("sharding", ""), ("pipelines", "")):
         for number, lines in samples(source / "docs" / f"{page}.md"):
             text += f"TEST(Docs, {page}_md_{number}) {{\n  Example example;\n  const InTempDir here;\n  {setup}\n"
             text += "  {\n" + body_of(lines) + "\n  }\n}\n\n"

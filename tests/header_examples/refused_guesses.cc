@@ -180,7 +180,6 @@ void guesses(Tracer& tracer, Tensor x, Tensor w, Tensor b, std::vector<Tensor> w
   auto j7 = gradient(mean(x), w);   // shows: grad(loss, weights)
   auto j8 = fori_loop(0, 10, x);    // shows: scan(body, carry, xs, {.length = 10})
   auto j9 = while_loop(x, x);       // shows: scan(body, carry, xs)
-  auto v2 = vmap(x);                // shows: an operation on one more dim
   auto v3 = scaled_dot_product_attention(x, x, x);  // shows: attention(q, k, v)
   auto v4 = conv(x, w);                             // shows: conv2d(x, kernel, options)
   auto v5 = max_pool2d(x, 2);                       // shows: max_pool(x, dims, window)

@@ -24,14 +24,6 @@ namespace {
 
 using testing::HasSubstr;
 
-/// Small integers, so that sums are exact in any order.
-std::vector<float> small(const Shape& shape, std::uint32_t seed) {
-  std::mt19937 random(seed);
-  std::vector<float> values(as_size(num_elements(shape)));
-  for (float& value : values) value = static_cast<float>(random() % 5) - 2;
-  return values;
-}
-
 /// The body of scan() called once a step, as the loop would: what jax.lax.scan says it means.
 template <class Body, class Carry>
 std::pair<Carry, Tensor> written_out(const Body& body, Carry carry, const Tensor& xs,

@@ -2,6 +2,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <random>
 #include <span>
 #include <string_view>
 #include <vector>
@@ -16,6 +17,14 @@ inline Tensor counting(Tracer& tracer, const Shape& shape, std::string_view labe
   std::vector<float> values(as_size(num_elements(shape)));
   for (std::size_t i = 0; i < values.size(); ++i) values[i] = static_cast<float>(i % 97);
   return tracer.tensor({DType::f32, shape}, std::as_bytes(std::span(values)), label, kind);
+}
+
+/// Small integers, so that sums are exact in any order.
+inline std::vector<float> small(const Shape& shape, std::uint32_t seed) {
+  std::mt19937 random(seed);
+  std::vector<float> values(as_size(num_elements(shape)));
+  for (float& value : values) value = static_cast<float>(random() % 5) - 2;
+  return values;
 }
 
 /// The whole value on the host.

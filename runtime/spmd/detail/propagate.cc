@@ -34,7 +34,7 @@ std::optional<PartitionSpec> fixed_spec(const Node& node) {
 }
 
 /// Finds the nodes that are weights or optimizer state. Marks of all other nodes are marks of data.
-std::vector<bool> weights_of(const Graph& graph) {
+std::vector<bool> weights_and_state(const Graph& graph) {
   std::vector<bool> is_weight(graph.nodes.size(), false);
   for (const GraphInput& input : graph.inputs) {
     is_weight[as_size(input.node)] =
@@ -102,7 +102,7 @@ class Propagator {
   Propagator(const Graph& graph, const Mesh& mesh)
       : graph_(graph),
         mesh_(mesh),
-        is_weight_(weights_of(graph)),
+        is_weight_(weights_and_state(graph)),
         users_(graph.nodes.size()),
         data_axes_(graph.nodes.size(), 0) {
     const std::size_t count = graph.nodes.size();
