@@ -37,11 +37,22 @@ struct Options {
   gpt::Recipe recipe;
   std::string mesh = "data=4,model=2", plan = "tensor";
   std::string weights, tokens = GPT_TEXT, checkpoints, program;
+  std::int64_t micro_batches = 8;
   std::int64_t steps = 100, save_every = 50, kill_in_save = -1;
   std::uint64_t seed = 1;
   double learning_rate = 1e-3;
   bool json = false;
 };
+
+/// The plan "pipeline" has a stage for each device along the axis "stage".
+gpt::Recipe recipe_of(const Options& options, const sw::Mesh& mesh) {
+  gpt::Recipe recipe = options.recipe;
+  if (options.plan != "pipeline") return recipe;
+  recipe.scan = true;
+  recipe.stages = mesh.axis_size("stage");
+  recipe.micro_batches = options.micro_batches;
+  return recipe;
+}
 
 class Run {
  public:
@@ -49,7 +60,8 @@ class Run {
       : options_(options),
         mesh_(sw::Mesh::parse(options.mesh == "1" ? "" : options.mesh)),
         devices_(mesh_.size()),
-        training_(devices_, mesh_, gpt::Plan(options.plan, mesh_), options.sizes, options.recipe) {
+        training_(devices_, mesh_, gpt::Plan(options.plan, mesh_), options.sizes,
+                  recipe_of(options, mesh_)) {
     if (!options.checkpoints.empty()) manager_.emplace(options.checkpoints);
     const auto latest = manager_ ? manager_->latest() : std::nullopt;
     sw::LoaderState state{.seed = options.seed};
@@ -181,9 +193,12 @@ int main(int argc, char** argv) {
   CLI::App app{"Trains a small GPT on the bytes of a text, sharded over emulated devices"};
   app.option_defaults()->always_capture_default();
   add_model(app, options);
-  app.add_option("--mesh", options.mesh,
-                 "Axes data or fsdp (the batch) and model, as data=4,model=2; 1: one device");
-  app.add_option("--plan", options.plan, "How the weights are cut: none, data, fsdp, tensor, 2d");
+  app.add_option(
+      "--mesh", options.mesh,
+      "Axes data or fsdp (the batch), model and stage, as data=4,model=2; 1: one device");
+  app.add_option("--plan", options.plan,
+                 "How the weights are cut: none, data, fsdp, tensor, 2d, pipeline (then --scan)");
+  app.add_option("--micro-batches", options.micro_batches, "Of the plan pipeline");
   app.add_option("--steps", options.steps, "Train up to this step");
   app.add_option("--learning-rate", options.learning_rate);
   app.add_option("--seed", options.seed, "Of the first weights, and of the order of the text");

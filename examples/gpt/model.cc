@@ -80,8 +80,8 @@ sw::Tensor loss(sw::Tracer& tracer, const Sizes& sizes, const Recipe& recipe,
                 const std::map<std::string, sw::Tensor>& weights, const sw::Tensor& step,
                 const sw::Tensor& tokens, const sw::Tensor& targets) {
   const auto w = [&](const std::string& name) -> const sw::Tensor& { return weights.at(name); };
-  const sw::Shape whole{sizes.batch, sizes.context, sizes.width};
-  const sw::Shape by_head{sizes.batch, sizes.context, sizes.heads, sizes.width / sizes.heads};
+  const sw::Shape whole{-1, sizes.context, sizes.width};  // a batch, or a part of one
+  const sw::Shape by_head{-1, sizes.context, sizes.heads, sizes.width / sizes.heads};
   using Weights = std::map<std::string, sw::Tensor>;
   const auto normed = [&](const sw::Tensor& x, const Weights& from, const std::string& number) {
     const sw::Tensor& gain = from.at("g" + number);
@@ -127,10 +127,18 @@ sw::Tensor loss(sw::Tracer& tracer, const Sizes& sizes, const Recipe& recipe,
   if (recipe.scan) {
     const auto in_layers = tracer.scope("layers");
     const sw::Tensor numbers = sw::iota(step, {sw::DType::f64, {sizes.layers}}, 0);
-    const auto body = [&](const sw::Tensor& x, const std::pair<Weights, sw::Tensor>& one) {
-      return std::pair(recomputed(x, one.first, one.second), nullptr);
+    using Layer = std::pair<Weights, sw::Tensor>;
+    const Layer layers(of_layer(weights, "layers."), numbers);
+    const auto block = [&](const sw::Tensor& x, const Layer& one) {
+      return recomputed(x, one.first, one.second);
     };
-    h = sw::scan(body, h, std::pair(of_layer(weights, "layers."), numbers)).first;
+    const auto body = [&](const sw::Tensor& x, const Layer& one) {
+      return std::pair(block(x, one), nullptr);
+    };
+    h = recipe.stages == 0
+            ? sw::scan(body, h, layers).first
+            : sw::pipeline(block, layers, h,
+                           {.stages = recipe.stages, .micro_batches = recipe.micro_batches});
   }
   for (std::int64_t i = 0; i < sizes.layers && !recipe.scan; ++i) {
     const auto in_layer = tracer.scope(fmt::format("layer{}", i));

@@ -29,7 +29,9 @@ struct Recipe {
   double dropout = 0;  ///< share of the outputs of attention and the perceptron that is dropped
   double clip = 0;     ///< largest common norm of the gradients; 0: no limit
   Recompute recompute = Recompute::none;
-  bool scan = false;  ///< all layers are one scan, and their weights are stacked along dim 0
+  bool scan = false;        ///< all layers are one scan, and their weights are stacked along dim 0
+  std::int64_t stages = 0;  ///< with `scan`: of a pipeline of the layers; 0: no pipeline
+  std::int64_t micro_batches = 0;  ///< of the pipeline
 };
 
 /// A weight before it has values.

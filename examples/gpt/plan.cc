@@ -30,9 +30,10 @@ Plan::Plan(std::string_view name, const sw::Mesh& mesh) : mesh_(mesh) {
                     fmt::format("plan \"{}\": found mesh \"{}\", needed one with an axis \"{}\"",
                                 name, mesh.to_string(), axis));
   };
-  if (!is_one_of(name, {"none", "data", "fsdp", "tensor", "2d"})) {
-    throw sw::Error(sw::ErrorCode::invalid_argument,
-                    fmt::format("found plan \"{}\", needed none, data, fsdp, tensor or 2d", name));
+  if (!is_one_of(name, {"none", "data", "fsdp", "tensor", "2d", "pipeline"})) {
+    throw sw::Error(
+        sw::ErrorCode::invalid_argument,
+        fmt::format("found plan \"{}\", needed none, data, fsdp, tensor, 2d or pipeline", name));
   }
   if (name == "none") return;
   for (const char* const axis : {"data", "fsdp"}) {
@@ -41,12 +42,15 @@ Plan::Plan(std::string_view name, const sw::Mesh& mesh) : mesh_(mesh) {
   if (name == "data" && batch_axes_.empty()) need("data");
   if (name == "fsdp" || name == "2d") gather_axis_ = has("fsdp") ? "fsdp" : need("data");
   if (name == "tensor" || name == "2d") tensor_axis_ = need("model");
+  if (name == "pipeline") stage_axis_ = need("stage");
+  if (name == "pipeline" && has("model")) tensor_axis_ = "model";
 }
 
 sw::PartitionSpec Plan::weight(std::string_view name, const sw::Shape& shape) const {
   std::vector<sw::PartitionSpec::Entry> entries(shape.size());
   const std::size_t dot = name.rfind('.');
   const std::size_t first = name.starts_with("layers.") ? 1 : 0;  // of layers that are stacked
+  if (!stage_axis_.empty() && first == 1) entries[0] = {stage_axis_};
   if (!tensor_axis_.empty() && dot != std::string_view::npos) {
     const std::string_view last = name.substr(dot + 1);
     if (is_one_of(last, {"wq", "wk", "wv", "bq", "bk", "bv", "w1", "b1"})) {

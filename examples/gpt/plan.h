@@ -15,8 +15,9 @@ class Plan {
  public:
   /// none: no cuts. data: weights whole, the batch cut. fsdp: each weight's longest dim that
   /// divides is cut over "fsdp", or over "data" if the mesh has no such axis. tensor: Megatron's
-  /// columns and rows over "model". 2d: both. Throws invalid_argument for another word, or if the
-  /// mesh lacks the axes.
+  /// columns and rows over "model". 2d: both. pipeline: the layers, which are stacked, over
+  /// "stage", and as in tensor if the mesh has "model". Throws invalid_argument for another word,
+  /// or if the mesh lacks the axes.
   Plan(std::string_view name, const shardwise::Mesh& mesh);
 
   shardwise::PartitionSpec weight(std::string_view name, const shardwise::Shape& shape) const;
@@ -26,7 +27,7 @@ class Plan {
 
  private:
   shardwise::Mesh mesh_;
-  std::string gather_axis_, tensor_axis_;  // empty: none
+  std::string gather_axis_, tensor_axis_, stage_axis_;  // empty: none
   shardwise::PartitionSpec::Entry batch_axes_;
 };
 

@@ -129,5 +129,31 @@ TEST(ScanOfTheGpt, GivesTheLossesAndWeightsOfTheLayersWrittenOut) {
   }
 }
 
+TEST(PipelineOfTheGpt, GivesTheLossesAndWeightsOfTheScan) {
+  gpt::Recipe recipe{.scan = true};
+  const Trained expected = train("", "none", recipe);
+  const struct {
+    const char* mesh;
+    std::int64_t stages;
+    gpt::Recompute recompute = gpt::Recompute::none;
+  } cases[] = {{"stage=3", 3},
+               {"data=2,stage=3", 3},
+               {"stage=3,model=2", 3},
+               {"data=2,stage=3,model=2", 3, gpt::Recompute::inside}};
+  for (const auto& c : cases) {
+    recipe.stages = c.stages;
+    recipe.micro_batches = 4;
+    recipe.recompute = c.recompute;
+    const Trained found = train(c.mesh, "pipeline", recipe);
+    for (std::size_t step = 0; step < expected.losses.size(); ++step) {
+      EXPECT_NEAR(found.losses[step], expected.losses[step], 1e-5) << c.mesh;
+    }
+    for (const auto& [name, values] : found.weights) {
+      EXPECT_THAT(values, testing::Pointwise(testing::FloatNear(1e-5F), expected.weights.at(name)))
+          << c.mesh << name;
+    }
+  }
+}
+
 }  // namespace
 }  // namespace shardwise
