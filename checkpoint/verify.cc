@@ -107,7 +107,7 @@ class Verifier {
     return e.code() == ErrorCode::corrupt || e.code() == ErrorCode::io;
   }
 
-  const std::filesystem::path directory_;
+  std::filesystem::path directory_;
   const ReadOptions options_;
   const std::shared_ptr<FileSystem> file_system_;
   detail::OpenDirectory opened_;
@@ -138,6 +138,7 @@ void Verifier::progress() {
 bool Verifier::open_manifest() {
   try {
     opened_ = detail::open_directory(*file_system_, directory_);
+    directory_ = opened_.path;
     stored_ = detail::unread_checkpoint(opened_, detail::read_manifest(opened_));
   } catch (const Error& e) {
     if (e.code() != ErrorCode::corrupt) throw;

@@ -65,6 +65,10 @@ class WithManifest final : public ForwardingFileSystem {
   WithManifest(std::shared_ptr<FileSystem> real, std::string text)
       : ForwardingFileSystem(std::move(real)), text_(std::move(text)) {}
 
+  std::unique_ptr<File> open(const fs::path& path) override {
+    if (path.filename() != detail::kManifestName) return real().open(path);
+    return std::make_unique<TextFile>(text_);
+  }
   std::vector<std::string> list(const fs::path& path) override {
     std::vector<std::string> names = real().list(path);
     names.emplace_back(detail::kManifestName);
@@ -95,6 +99,7 @@ struct Source {
 Source open_source(const fs::path& from) {
   Source source{.files = file_system_of(from), .directory = from};
   const detail::OpenDirectory opened = detail::open_directory(*source.files, from);
+  source.directory = opened.path;
   source.manifest = detail::read_manifest_text(opened);
   const detail::Manifest manifest = detail::read_manifest(opened);
   if (manifest.step == detail::kNoStep) {
@@ -104,7 +109,7 @@ Source open_source(const fs::path& from) {
                             from.string()));
   }
   source.name.step = manifest.step;
-  for (const std::string& name : source.files->list(from)) {
+  for (const std::string& name : source.files->list(source.directory)) {
     if (name == detail::kManifestName || detail::is_repair_name(name)) continue;
     if (!name.ends_with(".h5") && !name.ends_with(detail::kParitySuffix)) {
       throw Error(ErrorCode::corrupt,
@@ -313,18 +318,16 @@ CopyReport copy_step(const fs::path& from, const fs::path& to, const CopyOptions
 }
 
 bool remove_step(const fs::path& root, std::int64_t step) {
-  const BucketPlace place = open_bucket(root);
-  BucketRoot bucket(place.store, place.key);
+  const std::shared_ptr<BucketRoot> bucket = bucket_detail::open_bucket_root(root);
   bool is_removed = false;
-  for (const Generation& one : bucket.generations(step)) {
-    if (one.state == Generation::State::committed && bucket.remove(one.name)) is_removed = true;
+  for (const Generation& one : bucket->generations(step)) {
+    if (one.state == Generation::State::committed && bucket->remove(one.name)) is_removed = true;
   }
   return is_removed;
 }
 
 GarbageReport collect_bucket_garbage(const fs::path& root) {
-  const BucketPlace place = open_bucket(root);
-  return BucketRoot(place.store, place.key).collect_garbage();
+  return bucket_detail::open_bucket_root(root)->collect_garbage();
 }
 
 }  // namespace shardwise

@@ -19,8 +19,27 @@
 #include "shardwise/mend/detail/parity_writer.h"
 #include "shardwise/runtime/stopwatch.h"
 #include "shardwise/shard/error.h"
+#include "shardwise/storage/object/bucket_path.h"
 
 namespace shardwise {
+namespace {
+
+// For a root in a bucket.
+void refuse_in_bucket(const std::string& what, const ManagerOptions& options,
+                      bool has_local_roots) {
+  std::string found;
+  if (has_local_roots) found = "roots of single processes";
+  if (options.file_system) found = "a file system of the caller's, as of a fast tier";
+  if (options.write.parity_blocks != 0) {
+    found = fmt::format("{} parity blocks", options.write.parity_blocks);
+  }
+  if (found.empty()) return;
+  throw Error(ErrorCode::unsupported,
+              fmt::format("{}: found {}, needed is a folder for that", what, found));
+}
+
+}  // namespace
+
 CheckpointManager::CheckpointManager(const std::filesystem::path& root, ManagerOptions options)
     : CheckpointManager(root, std::move(options), jobs_detail::RootTerms()) {}
 
@@ -35,6 +54,8 @@ CheckpointManager::CheckpointManager(const std::filesystem::path& root, ManagerO
   if (options.write.parity_blocks != 0) {
     mend_detail::check_parity_blocks(Impl::opening(root), options.write.parity_blocks);
   }
+  if (in_bucket(root))
+    refuse_in_bucket(Impl::opening(root), options, terms.local_roots.has_value());
   jobs_detail::check_local_roots(Impl::opening(root), terms, options.keep.last,
                                  options.group.size());
   impl_ = std::make_unique<Impl>(root, std::move(options), terms);
@@ -144,11 +165,7 @@ bool CheckpointManager::remove(std::int64_t step, WhenRead when_read) {
   // The newest generation last, so that no older one ever stands in for it.
   for (const detail::StepName& name : detail::committed_names(*impl_->files, impl_->root)) {
     if (name.step != step) continue;
-    if (when_read == WhenRead::keep) {
-      is_gone = detail::remove_unless_pinned(*impl_->files, impl_->root, name) && is_gone;
-    } else {
-      detail::remove_checkpoint(*impl_->files, impl_->root, name);
-    }
+    is_gone = impl_->keeper.remove(name, when_read) && is_gone;
   }
   impl_->keeper.remove_stale();
   return is_gone;

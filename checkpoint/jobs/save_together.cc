@@ -1,5 +1,7 @@
 #include "shardwise/jobs/save_together.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <exception>
 #include <memory>
@@ -7,8 +9,11 @@
 #include <span>
 #include <utility>
 
+#include "shardwise/bucket/detail/bucket_files.h"
+#include "shardwise/bucket/detail/bucket_root.h"
 #include "shardwise/checkpoint/detail/record/save_halves.h"
 #include "shardwise/checkpoint/detail/record/target.h"
+#include "shardwise/checkpoint/detail/root/failures.h"
 #include "shardwise/checkpoint/detail/root/root.h"
 #include "shardwise/checkpoint/detail/write/commit.h"
 #include "shardwise/checkpoint/detail/write/staging.h"
@@ -21,6 +26,8 @@
 #include "shardwise/runtime/parallel.h"
 #include "shardwise/runtime/process/call_group.h"
 #include "shardwise/runtime/stopwatch.h"
+#include "shardwise/shard/error.h"
+#include "shardwise/storage/object/bucket_path.h"
 
 namespace shardwise {
 namespace {
@@ -28,11 +35,11 @@ namespace {
 using Manager = jobs_detail::ManagerInternals::Impl;
 
 /// A target, in a folder that all ranks share. Keeps references.
-class SharedTarget : public jobs_detail::SharedPlace {
+class SharedTarget : public jobs_detail::SharedFolder {
  public:
   SharedTarget(FileSystem& files, std::filesystem::path root, Existing existing,
                std::vector<std::filesystem::path>& leftovers)
-      : SharedPlace(files, std::move(root)), existing_(existing), leftovers_(leftovers) {}
+      : SharedFolder(files, std::move(root)), existing_(existing), leftovers_(leftovers) {}
 
   std::optional<std::string> find_valid() const override {
     const std::filesystem::path there = target();
@@ -136,30 +143,83 @@ SaveStats write_step(const Rendezvous& ranks, Manager& manager, std::int64_t ste
     jobs_detail::RootKeeper& keeper;
     std::vector<std::filesystem::path> paths = {};
   } leftovers{manager.keeper};
-  StepTarget place(manager, step, job.existing, leftovers.paths);
   std::unique_ptr<detail::StagingPool> pool;
   detail::EarlierStep earlier;
   jobs_detail::SaveRequest request = request_of(ranks, manager.executor, job, encode, publish);
   request.terms.step = step;
+  std::unique_ptr<jobs_detail::SavePlace> place;
+  if (manager.bucket) {
+    place = std::make_unique<jobs_detail::BucketStep>(*manager.files, *manager.bucket, manager.root,
+                                                      step);
+    request.is_damaged = manager.damaged.contains(step);
+  } else {
+    place = std::make_unique<StepTarget>(manager, step, job.existing, leftovers.paths);
+  }
   request.terms.most_failed_saves = manager.save_errors.most();
   request.describe = [&, bytes = Manager::bytes_of(sources)] {
     manager.schedule.begin(step, bytes);
     return job.describe ? job.describe() : Bytes();
   };
   request.encode.progress = manager.schedule.watch(step, encode.progress);
-  if (manager.options.write.increments) {
+  if (manager.writes_increments()) {
     request.find_earlier = [&](const std::string&) {
       return earlier = manager.damaged.find_earlier(*manager.files, manager.root, step);
     };
   }
   const detail::PartTools tools{*manager.files, manager.executor, pool};
   try {
-    return jobs_detail::SaveTogether(ranks, place, tools, std::move(request))
+    return jobs_detail::SaveTogether(ranks, *place, tools, std::move(request))
         .run(std::move(sources));
   } catch (const Error& e) {
     if (e.code() == ErrorCode::corrupt) manager.damaged.note(earlier);
     throw;
   }
+}
+
+// A step by its path, without a manager.
+SaveStats save_in_bucket(const Rendezvous& ranks, const std::filesystem::path& target,
+                         std::vector<TensorSource> sources, const JobSave& job,
+                         const EncodeOptions& encode, const PublishOptions& publish) {
+  const Stopwatch watch;
+  const auto refuse = [&](const std::string& found, const char* needed) {
+    throw Error(ErrorCode::unsupported,
+                fmt::format("save {}: found {}, needed {}", target.string(), found, needed));
+  };
+  const std::filesystem::path path = path_of_url(target.string());
+  const std::filesystem::path root = path.parent_path();
+  const auto name = detail::parse_step_name(path.filename().string());
+  if (!name || path.filename() != to_string(detail::StepName{name->step})) {
+    refuse("the name " + path.filename().string(),
+           "that of a step in a bucket, as s3://bucket/runs/step-00000100: others have no "
+           "generations there, and no later save could take the place of one that was killed");
+  }
+  const auto bucket = bucket_detail::open_bucket_root(root);
+  const auto files = bucket_detail::bucket_files(root);
+  jobs_detail::BucketStep place(*files, *bucket, root, name->step);
+  const Executor executor(encode.threads);
+  std::unique_ptr<detail::StagingPool> pool;
+  const detail::PartTools tools{*files, executor, pool};
+  jobs_detail::SaveRequest request = request_of(ranks, executor, job, encode, publish);
+  request.base = [&] {
+    const bool has_earlier = job.unchanged_since && !job.unchanged_since().empty();
+    if (has_earlier || !encode.unchanged_since.empty()) {
+      refuse("a step before", "none: chunks cannot be linked in a bucket");
+    }
+    return std::string();
+  };
+  SaveStats stats =
+      jobs_detail::SaveTogether(ranks, place, tools, std::move(request)).run(std::move(sources));
+  set_seconds(stats, watch.seconds());
+  if (ranks.rank() != 0 || stats.skipped) return stats;
+  detail::Failures failures;
+  failures.attempt([&] {  // the generations that this one replaces
+    for (const detail::StepName& other : detail::committed_names(*files, root)) {
+      const std::filesystem::path its = root / to_string(other);
+      if (other.step == name->step && its != stats.directory) bucket->remove(other);
+    }
+  });
+  stats.cleanup_error = failures.text();
+  return stats;
 }
 
 }  // namespace
@@ -168,6 +228,8 @@ SaveStats save_together(const Rendezvous& ranks, const std::filesystem::path& ta
                         std::vector<TensorSource> sources, JobSave job, const EncodeOptions& encode,
                         const PublishOptions& publish) {
   const Stopwatch watch;
+  if (in_bucket(target))
+    return save_in_bucket(ranks, target, std::move(sources), job, encode, publish);
   const auto files = encode.file_system ? encode.file_system : posix_file_system();
   std::vector<std::filesystem::path> leftovers;
   NamedTarget place(*files, detail::absolute_target(target), job.existing, leftovers);

@@ -72,6 +72,12 @@ def local_or_bucket(path: Path, what: str) -> str:
     return _core.path_of_url(text) if text.startswith("s3:/") and "\0" not in text else local(path, what)
 
 
+def absolute_root(root: Path) -> str:
+    """The path of a folder of steps, or of a root in a bucket, that stays if the program goes elsewhere."""
+    text = local_or_bucket(root, "open a folder of steps")
+    return text if text.startswith("s3:/") else os.path.abspath(text)
+
+
 def local(path: Path, what: str) -> str:
     """Returns a path of this machine's file systems as text: `~` is the user's folder, as in a shell. Raises
     Unsupported for URLs, which would otherwise be folders of odd names. what: begins the message, as

@@ -1,4 +1,5 @@
-"""Paths that callers give: URLs are refused unless a bucket is read, `~` is the user's folder."""
+"""Paths that callers give: URLs are refused unless they name a bucket to read or save in, `~` is the user's
+folder."""
 
 import os
 import pathlib
@@ -12,12 +13,18 @@ HERE = {"w": np.ones(3)}
 
 
 def torch_calls(path):
+    pytest.importorskip("torch", reason="needs torch, which this environment has not")
+    import shardwise.torch as swt
+
+    return [lambda: swt.StorageWriter(path), lambda: swt.StorageWriter().reset(path)]
+
+
+def torch_saves(path):
     torch = pytest.importorskip("torch", reason="needs torch, which this environment has not")
     import shardwise.torch as swt
 
     state = {"w": torch.ones(3)}
-    return [lambda: swt.save(path, state), lambda: swt.save_async(path, state), lambda: swt.StorageWriter(path),
-            lambda: swt.StorageWriter().reset(path)]
+    return [lambda: swt.save(path, state), lambda: swt.save_async(path, state).result()]
 
 
 def torch_reads(path):
@@ -33,11 +40,12 @@ def _read_metadata(reader, path):
     reader.read_metadata()
 
 
-def jax_calls(path):
+def jax_saves(path):
     pytest.importorskip("jax", reason="needs jax, which this environment has not")
     import shardwise.jax as swj
 
-    return [lambda: swj.save(path, HERE), lambda: swj.save_async(path, HERE), lambda: swj.CheckpointManager(path)]
+    return [lambda: swj.save(path, HERE), lambda: swj.save_async(path, HERE).result(),
+            lambda: swj.CheckpointManager(path)]
 
 
 def jax_reads(path):
@@ -48,9 +56,13 @@ def jax_reads(path):
 
 
 def calls(path):
-    return [lambda: sw.save(path, HERE), lambda: sw.CheckpointManager(path), lambda: sw.import_model(path, "a"),
-            lambda: sw.import_model("a", path), lambda: sw.export_model("a", path), lambda: sw.sources.npy(path),
-            lambda: sw.sources.npy([path]), lambda: sw.group.from_files(path, 0, 2)]
+    return [lambda: sw.import_model(path, "a"), lambda: sw.import_model("a", path),
+            lambda: sw.export_model("a", path), lambda: sw.sources.npy(path), lambda: sw.sources.npy([path]),
+            lambda: sw.group.from_files(path, 0, 2)]
+
+
+def saves(path):
+    return [lambda: sw.save(path, HERE), lambda: sw.CheckpointManager(path)]
 
 
 def reads(path):
@@ -59,9 +71,11 @@ def reads(path):
             lambda: sw.export_model(path, "a")]
 
 
-@pytest.mark.parametrize("path", ["s3://bucket/run/x.sw", pathlib.Path("s3://bucket/x")])
-@pytest.mark.parametrize("of", [reads, torch_reads, jax_reads])
-def test_buckets_are_read(tmp_path, monkeypatch, of, path):
+@pytest.mark.parametrize(("of", "path"), [
+    *((of, path) for of in (reads, torch_reads, jax_reads)
+      for path in ("s3://bucket/run/x.sw", pathlib.Path("s3://bucket/x"))),
+    *((of, "s3://bucket/run/step-00000001") for of in (saves, torch_saves, jax_saves))])
+def test_buckets_are_read_and_saved_in(tmp_path, monkeypatch, of, path):
     for name in [name for name in os.environ if name.startswith("AWS_")]:
         monkeypatch.delenv(name)
     monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
@@ -74,8 +88,9 @@ def test_buckets_are_read(tmp_path, monkeypatch, of, path):
 
 
 @pytest.mark.parametrize(("of", "path"), [
-    *((of, path) for of in (calls, torch_calls, jax_calls) for path in ("s3://bucket/run/x.sw", pathlib.Path("s3://bucket/x"))),
-    *((of, path) for of in (calls, reads, torch_calls, torch_reads, jax_calls, jax_reads)
+    *((of, path) for of in (calls, torch_calls)
+      for path in ("s3://bucket/run/x.sw", pathlib.Path("s3://bucket/x"))),
+    *((of, path) for of in (calls, saves, reads, torch_calls, torch_saves, torch_reads, jax_saves, jax_reads)
       for path in ("gs://bucket/x", "file:///tmp/x"))])
 def test_urls_are_refused(tmp_path, monkeypatch, of, path):
     monkeypatch.chdir(tmp_path)
@@ -87,8 +102,8 @@ def test_urls_are_refused(tmp_path, monkeypatch, of, path):
 
 # A StorageWriter of DCP's may get its path later.
 @pytest.mark.parametrize(("of", "path"), [
-    (calls, ""), (calls, "a\0b"), (reads, ""), (reads, "a\0b"), (jax_calls, b""), (jax_reads, b""),
-    (torch_calls, "a\0b"), (torch_reads, "a\0b")])
+    (calls, ""), (calls, "a\0b"), (saves, ""), (saves, "a\0b"), (reads, ""), (reads, "a\0b"),
+    (jax_saves, b""), (jax_reads, b""), (torch_calls, "a\0b"), (torch_saves, "a\0b"), (torch_reads, "a\0b")])
 def test_paths_that_name_nothing_are_refused(tmp_path, monkeypatch, of, path):
     monkeypatch.chdir(tmp_path)
     for call in of(path):

@@ -161,35 +161,16 @@ void ObjectStore::upload(const std::string& key, std::uint64_t size, const ReadP
     put(key, bytes);
     return;
   }
-  OpenUpload upload{key, {}};
-  const RequestResult begun =
-      repeat([&] { return client_->begin_upload(key, upload.id); }, "begin the upload", key);
-  if (!begun.ok()) fail(ErrorCode::io, "begin the upload", name(), key, begun.message);
-  std::vector<std::string> etags(static_cast<std::size_t>((size - 1) / part + 1));
-  try {
-    // A thread keeps its part's memory for its next part.
-    detail::request_all(etags.size(), threads, [&](std::size_t i) {
-      thread_local std::vector<std::byte> bytes;
-      const std::uint64_t begin = i * part;
-      bytes.resize(static_cast<std::size_t>(std::min(part, size - begin)));
-      read(begin, bytes);
-      const RequestResult result = repeat(
-          [&] { return client_->put_part(upload, static_cast<int>(i) + 1, bytes, etags[i]); },
-          "put a part", key);
-      if (!result.ok()) fail(ErrorCode::io, "put a part", name(), key, result.message);
-    });
-    std::string etag;
-    const RequestResult result = repeat(
-        [&] { return client_->complete_upload(upload, etags, etag); }, "complete the upload", key);
-    if (result.ok()) return;
-    // A repeated success finds no upload. Nobody else writes the key, so its size tells.
-    const std::optional<ObjectInfo> found = head(key);
-    if (found && found->size == size) return;
-    fail(ErrorCode::io, "complete the upload", name(), key, result.message);
-  } catch (...) {
-    static_cast<void>(client_->abort_upload(upload));
-    throw;
-  }
+  ObjectUpload upload(*this, key);
+  // A thread keeps its part's memory for its next part.
+  detail::request_all(static_cast<std::size_t>((size - 1) / part + 1), threads, [&](std::size_t i) {
+    thread_local std::vector<std::byte> bytes;
+    const std::uint64_t begin = i * part;
+    bytes.resize(static_cast<std::size_t>(std::min(part, size - begin)));
+    read(begin, bytes);
+    upload.put(i, bytes);
+  });
+  upload.complete(size);
 }
 
 void ObjectStore::abort_uploads(const std::string& prefix,
@@ -213,5 +194,48 @@ void ObjectStore::abort_uploads(const std::string& prefix,
 }
 
 std::int64_t ObjectStore::date() const { return date_.load(std::memory_order_relaxed); }
+
+ObjectUpload::ObjectUpload(ObjectStore& store, const std::string& key)
+    : store_(store), upload_{key, {}} {
+  const RequestResult result = store_.repeat(
+      [&] { return store_.client_->begin_upload(key, upload_.id); }, "begin the upload", key);
+  if (!result.ok()) fail(ErrorCode::io, "begin the upload", store_.name(), key, result.message);
+}
+
+ObjectUpload::~ObjectUpload() {
+  if (is_complete_) return;
+  try {
+    static_cast<void>(store_.client_->abort_upload(upload_));
+  } catch (...) {
+    // The next collection of garbage aborts it.
+  }
+}
+
+void ObjectUpload::put(std::size_t number, std::span<const std::byte> bytes) {
+  std::string etag;
+  const RequestResult result = store_.repeat(
+      [&] { return store_.client_->put_part(upload_, static_cast<int>(number) + 1, bytes, etag); },
+      "put a part", upload_.key);
+  if (!result.ok()) fail(ErrorCode::io, "put a part", store_.name(), upload_.key, result.message);
+  const std::lock_guard lock(mutex_);
+  etags_.resize(std::max(etags_.size(), number + 1));
+  etags_[number] = std::move(etag);
+}
+
+void ObjectUpload::complete(std::uint64_t size) {
+  const std::lock_guard lock(mutex_);
+  std::string etag;
+  const RequestResult result =
+      store_.repeat([&] { return store_.client_->complete_upload(upload_, etags_, etag); },
+                    "complete the upload", upload_.key);
+  if (!result.ok()) {
+    // A repeated success finds no upload. Nobody else writes the key, so its size tells.
+    const std::optional<ObjectInfo> found = store_.head(upload_.key);
+    if (!found || found->size != size) {
+      fail(ErrorCode::io, "complete the upload", store_.name(), upload_.key, result.message);
+    }
+  }
+  is_complete_ = true;
+}
 
 }  // namespace shardwise

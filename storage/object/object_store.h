@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <mutex>
 #include <optional>
 #include <span>
 #include <string>
@@ -29,6 +30,8 @@ struct RetryOptions {
 
 /// Gives `size` bytes of an upload from `offset` on; called by several threads at once.
 using ReadPart = std::function<void(std::uint64_t offset, std::span<std::byte> into)>;
+
+class ObjectUpload;
 
 /// A bucket whose requests are repeated until their end is known. A request that was answered late,
 /// twice, or not at all is repeated only if a second one changes nothing, or if the object itself
@@ -82,6 +85,8 @@ class ObjectStore {
   std::int64_t date() const;
 
  private:
+  friend class ObjectUpload;
+
   template <class Request>
   RequestResult repeat(const Request& request, const char* operation, const std::string& key,
                        bool* was_repeated = nullptr);
@@ -89,6 +94,30 @@ class ObjectStore {
   std::shared_ptr<ObjectClient> client_;
   RetryOptions options_;
   std::atomic<std::int64_t> date_{0};
+};
+
+/// A multipart upload under a key that nobody else writes. Nothing is there until complete(); one
+/// that is destroyed before is aborted. Keeps the reference. Thread-safe.
+class ObjectUpload {
+ public:
+  /// Begins it. Throws io.
+  ObjectUpload(ObjectStore& store, const std::string& key);
+  ~ObjectUpload();
+  ObjectUpload(const ObjectUpload&) = delete;
+  ObjectUpload& operator=(const ObjectUpload&) = delete;
+
+  /// Puts a part, numbered from 0 on. All but the last are of one size. Throws io.
+  void put(std::size_t number, std::span<const std::byte> bytes);
+
+  /// Makes all parts, of `size` bytes together, the object. Throws io.
+  void complete(std::uint64_t size);
+
+ private:
+  ObjectStore& store_;
+  OpenUpload upload_;
+  bool is_complete_ = false;
+  std::mutex mutex_;  // guards the next one
+  std::vector<std::string> etags_;
 };
 
 }  // namespace shardwise

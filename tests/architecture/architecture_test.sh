@@ -34,7 +34,7 @@ allowed_loader="shard storage runtime loader"
 allowed_checkpoint="shard storage runtime checkpoint"
 allowed_bucket="shard storage runtime checkpoint bucket"
 allowed_mend="shard storage runtime checkpoint mend"
-allowed_jobs="shard storage runtime checkpoint mend jobs"
+allowed_jobs="shard storage runtime checkpoint bucket mend jobs"
 allowed_reshape="shard storage runtime checkpoint jobs reshape"
 allowed_tiers="shard storage runtime checkpoint mend jobs tiers"
 allowed_convert="shard storage runtime checkpoint reshape convert"
@@ -46,6 +46,7 @@ convert:checkpoint/detail/hdf5/plain_file.h \
 checkpoint:storage/detail/open_files.h convert:storage/detail/open_files.h checkpoint:storage/detail/stream_copy.h \
 checkpoint:storage/detail/json_reader.h convert:storage/detail/json_reader.h loader:storage/detail/json_reader.h \
 mend:storage/detail/open_files.h bucket:storage/object/detail/parallel_requests.h jobs:mend/detail/parity_writer.h \
+jobs:bucket/detail/bucket_root.h jobs:bucket/detail/bucket_files.h \
 reshape:jobs/detail/save/save_together.h reshape:jobs/detail/save/latest_step.h \
 tiers:jobs/detail/internals.h tiers:jobs/detail/save/file_transfer.h tiers:jobs/detail/save/terms.h tiers:jobs/detail/save_queue.h \
 python:jobs/detail/caller.h python:jobs/detail/save_turns.h tiers:mend/detail/chunk_finder.h tiers:mend/detail/chunk_mender.h"

@@ -85,6 +85,35 @@ def check(folder):
     assert "it was removed" in run("inspect", url(20), status=3)
     assert "nothing to remove" in run("gc", root)
 
+    # Saves straight into the bucket.
+    with sw.CheckpointManager(f"{bucket}/straight?{options}", keep_last=2) as manager:
+        assert manager.restore() is None
+        for step in (1, 2, 3):
+            pending = manager.save_async(step, {"w": values(step), "b": np.arange(step)},
+                                         metrics={"loss": 1 / step})
+            assert pending.result().cleanup_error == ""
+        assert manager.steps() == [2, 3]
+        manager.pin(2, "good")
+        saved = manager.save(4, {"w": values(400)})  # several parts
+        assert saved.stored_bytes > 40 << 20 and saved.path.endswith("/straight/step-00000004")
+        assert (manager.steps(), manager.pinned()) == ([2, 3, 4], {"good": 2})
+        assert np.array_equal(manager.restore().value["w"], values(400))
+        try:
+            manager.save(4, {"w": values(1)})
+            raise AssertionError("a step that is there was saved again")
+        except sw.AlreadyExists as error:
+            assert "step-00000004 is already there" in str(error)
+        manager.save(4, {"w": values(5)}, existing="replace")
+        assert np.array_equal(manager.open(4)["w"], values(5))
+        manager.remove(3)
+        assert manager.steps() == [2, 4]
+    assert "every value is as written" in run("verify", f"{bucket}/straight?{options}")
+    assert "nothing to remove" in run("gc", f"{bucket}/straight?{options}")
+    one = f"{bucket}/one/step-00000007?{options}"
+    assert sw.save(one, {"w": values(3)}).path.endswith("/one/step-00000007")
+    sw.save(one, {"w": values(4)}, existing="replace")
+    assert np.array_equal(sw.load(one)["w"], values(4))
+
     # One clear error each.
     assert "NoSuchBucket" in run("ls", f"s3://no-such-bucket/x?{options}", status=3)
     wrong = {**os.environ, "AWS_SECRET_ACCESS_KEY": "not the secret"}

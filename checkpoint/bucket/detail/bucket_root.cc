@@ -11,6 +11,7 @@
 #include "shardwise/checkpoint/detail/format/tombstone.h"
 #include "shardwise/checkpoint/detail/root/names.h"
 #include "shardwise/shard/error.h"
+#include "shardwise/storage/object/bucket_path.h"
 #include "shardwise/storage/object/detail/parallel_requests.h"
 
 namespace shardwise::bucket_detail {
@@ -155,6 +156,29 @@ void BucketRoot::remove_objects(const StepName& name) {
   store_->remove(claim_key(name));
 }
 
+// Afterwards no put of a manifest can publish it, unless that came first.
+Generation::State BucketRoot::seal(const StepName& name) {
+  const std::string tombstone = detail::print_tombstone(detail::new_id());
+  switch (store_->put_if(manifest_key(name), bytes_of(tombstone), {.if_absent = true})) {
+    case PutOutcome::done:
+      return Generation::State::removed;
+    case PutOutcome::unknown:
+      return Generation::State::attempt;
+    case PutOutcome::lost_race:
+      break;
+  }
+  return state_of(name);
+}
+
+void BucketRoot::abandon(const StepName& name) {
+  if (seal(name) == Generation::State::removed) remove_objects(name);
+}
+
+std::int64_t BucketRoot::published_seconds(const StepName& name) const {
+  const std::optional<ObjectInfo> manifest = store_->head(manifest_key(name));
+  return manifest ? manifest->modified : 0;
+}
+
 bool BucketRoot::remove(const StepName& name) {
   const std::string key = manifest_key(name);
   const std::string tombstone = detail::print_tombstone(detail::new_id());
@@ -206,12 +230,7 @@ GarbageReport BucketRoot::collect_garbage(std::int64_t more_seconds) {
         report.kept.push_back(name);
         continue;
       }
-      const std::string tombstone = detail::print_tombstone(detail::new_id());
-      const PutOutcome outcome =
-          store_->put_if(manifest_key(one.name), bytes_of(tombstone), {.if_absent = true});
-      state = outcome == PutOutcome::done      ? Generation::State::removed
-              : outcome == PutOutcome::unknown ? Generation::State::attempt
-                                               : state_of(one.name);
+      state = seal(one.name);
       if (state == Generation::State::attempt) report.kept.push_back(name);
     }
     if (state == Generation::State::committed) {
@@ -228,6 +247,11 @@ GarbageReport BucketRoot::collect_garbage(std::int64_t more_seconds) {
     return committed.contains(key.substr(0, key.rfind('/') + 1));
   });
   return report;
+}
+
+std::shared_ptr<BucketRoot> open_bucket_root(const std::filesystem::path& root) {
+  BucketPlace place = open_bucket(root);
+  return std::make_shared<BucketRoot>(std::move(place.store), place.key);
 }
 
 }  // namespace shardwise::bucket_detail

@@ -2,6 +2,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <filesystem>
 #include <memory>
 #include <optional>
 #include <span>
@@ -64,6 +65,13 @@ class BucketRoot {
   /// collected or removed, and io if nobody can say whether it is published: it may be, whole.
   void commit(const detail::StepName& name, std::string_view manifest);
 
+  /// Ends an attempt of the caller's that is not to be published: seals it with a tombstone, as
+  /// collect_garbage() does, and removes its objects. Leaves it if it is published all the same.
+  void abandon(const detail::StepName& name);
+
+  /// When a generation was published, in seconds since 1970; 0 if it is not there.
+  std::int64_t published_seconds(const detail::StepName& name) const;
+
   /// Removes a generation: first a tombstone takes its manifest's place, if the manifest is still
   /// the one that was seen, then its objects go. False if there is no such checkpoint. Throws io if
   /// nobody can say whether the tombstone is there; then its objects are.
@@ -79,6 +87,7 @@ class BucketRoot {
   std::string manifest_key(const detail::StepName& name) const;
   std::string claim_key(const detail::StepName& name) const;
   Generation::State state_of(const detail::StepName& name) const;
+  Generation::State seal(const detail::StepName& name);
   bool is_over(const Generation& generation, std::int64_t more_seconds) const;
   void remove_objects(const detail::StepName& name);
 
@@ -86,5 +95,8 @@ class BucketRoot {
   std::string prefix_;  // empty, or with a slash at its end
   int requests_;
 };
+
+/// The root at a path in a bucket. Throws as open_bucket does.
+std::shared_ptr<BucketRoot> open_bucket_root(const std::filesystem::path& root);
 
 }  // namespace shardwise::bucket_detail

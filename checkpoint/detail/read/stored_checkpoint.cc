@@ -13,6 +13,7 @@
 #include "shardwise/checkpoint/detail/format/step_name.h"
 #include "shardwise/checkpoint/detail/format/tombstone.h"
 #include "shardwise/checkpoint/detail/root/directory_state.h"
+#include "shardwise/checkpoint/detail/root/listing.h"
 #include "shardwise/checkpoint/detail/root/names.h"
 #include "shardwise/shard/error.h"
 #include "shardwise/storage/known_format.h"
@@ -136,7 +137,8 @@ OpenDirectory open_directory(FileSystem& file_system, const fs::path& path) {
   const std::string name = own_name(path);
   if (parse_hidden_name(name)) not_found(path, "it was not committed");
   const auto step = parse_step_name(name);
-  return {path, step ? step->step : kNoStep, file_system.open_directory(path)};
+  const fs::path found = in_bucket(path) ? newest_generation(file_system, path) : path;
+  return {found, step ? step->step : kNoStep, file_system.open_directory(found)};
 }
 
 std::string read_manifest_text(const OpenDirectory& directory) {

@@ -8,6 +8,7 @@
 #include "shardwise/checkpoint/detail/read/stored_checkpoint.h"
 #include "shardwise/checkpoint/detail/root/root.h"
 #include "shardwise/shard/error.h"
+#include "shardwise/storage/object/bucket_path.h"
 
 namespace shardwise::detail {
 namespace {
@@ -20,6 +21,13 @@ bool has_name(FileSystem& file_system, const std::filesystem::path& target) {
 }  // namespace
 
 std::filesystem::path absolute_target(const std::filesystem::path& target) {
+  if (in_bucket(target)) {
+    throw Error(
+        ErrorCode::unsupported,
+        fmt::format("save {}: found a place in a bucket, needed a folder: CheckpointManager "
+                    "saves steps in buckets",
+                    target.string()));
+  }
   std::error_code error;
   std::filesystem::path absolute = std::filesystem::absolute(target, error).lexically_normal();
   if (error) {

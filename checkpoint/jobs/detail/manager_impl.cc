@@ -6,6 +6,7 @@
 #include <span>
 #include <utility>
 
+#include "shardwise/bucket/detail/bucket_files.h"
 #include "shardwise/checkpoint/detail/record/packer.h"
 #include "shardwise/checkpoint/detail/root/marks/pin.h"
 #include "shardwise/checkpoint/detail/root/marks/set_aside.h"
@@ -50,7 +51,8 @@ CheckpointManager::Impl::Impl(const std::filesystem::path& directory,
     : root(detail::absolute_root(directory)),
       options(std::move(manager_options)),
       local_roots(terms.local_roots),
-      files(file_system_of(root, options.file_system)),
+      bucket(in_bucket(root) ? bucket_detail::open_bucket_root(root) : nullptr),
+      files(bucket ? bucket_detail::bucket_files(root) : file_system_of(root, options.file_system)),
       schedule(options.when, opening(root)),
       save_errors(options.write.on_save_error, options.write.most_failed_saves, opening(root),
                   [this](const std::string& text) {
@@ -143,7 +145,8 @@ void CheckpointManager::Impl::run(std::int64_t step, std::vector<TensorSource> t
                                      left,   spare, options.devices, local_roots};
     context.most_failed_saves = save_errors.most();
     context.is_damaged = caller.is_damaged;
-    if (options.write.increments) {
+    context.bucket = bucket.get();
+    if (writes_increments()) {
       context.earlier = &earlier;
       context.find_earlier = [this, step] { return damaged.find_earlier(*files, root, step); };
       if (!damaged.may_be_built_on(earlier, step)) earlier = {};

@@ -11,6 +11,7 @@
 #include <string>
 #include <vector>
 
+#include "shardwise/bucket/detail/bucket_root.h"
 #include "shardwise/checkpoint/detail/root/failures.h"
 #include "shardwise/checkpoint/detail/root/spare.h"
 #include "shardwise/checkpoint/detail/write/save_plan.h"
@@ -83,10 +84,14 @@ struct CheckpointManager::Impl {
   /// True if this process is the one that makes and removes the root's entries.
   bool owns_root() const { return local_roots || options.group.rank() == 0; }
 
+  /// A bucket has no links: all chunks are written there.
+  bool writes_increments() const { return options.write.increments && !bucket; }
+
   const std::filesystem::path root;
   const ManagerOptions options;
   const std::optional<LocalRoots> local_roots;
-  const ProcessGroup calls = options.group.duplicate();  // should_save()'s
+  const ProcessGroup calls = options.group.duplicate();     // should_save()'s
+  const std::shared_ptr<bucket_detail::BucketRoot> bucket;  // null: the root is a folder
   const std::shared_ptr<FileSystem> files;
   jobs_detail::SaveSchedule schedule;
   jobs_detail::SaveErrors save_errors;
@@ -94,7 +99,7 @@ struct CheckpointManager::Impl {
   const jobs_detail::LatestSteps finder{*files, root, local_roots.has_value()};
   const Executor executor;
   jobs_detail::RunSteps run_steps;
-  jobs_detail::RootKeeper keeper{*files, root, options.keep, finder, run_steps};
+  jobs_detail::RootKeeper keeper{*files, root, options.keep, finder, run_steps, bucket.get()};
 
   std::unique_ptr<detail::StagingPool> pool;  // the save thread's
   detail::Spare spare;                        // as well

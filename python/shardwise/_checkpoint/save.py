@@ -15,7 +15,7 @@ from .. import _core
 from .._arrays.arrays import (MEMORY, Codec, Existing, Faults, Sources, check_choice, check_codec, flattened,
                               is_array)
 from .._errors import InvalidArgument, WrongType
-from .._paths import Path, local
+from .._paths import Path, local, local_or_bucket
 from .._progress import Progress, ProgressFunction, function_of
 from .._trees import objects as _objects
 from .._trees.nested import encoded_kinds, encoded_path, names_of
@@ -152,11 +152,14 @@ def save(path: Path, tensors: Mapping[str, Any], *, user: Any = None, codec: Cod
     checkpoint on the same file system, of an earlier step: chunks of about 1 MiB that have not changed since
     are not written again but linked. What is saved stays whole if that one is removed.
 
+    In a bucket a path is a step's, as "s3://bucket/runs/step-00000100"; a CheckpointManager keeps several.
+    SaveStats.path names the generation of it that was written, and the step's path stands for the newest.
+
     Raises AlreadyExists, TypeError for what cannot be stored, InvalidArgument, Unsupported, IOFailed.
     """
     check_choice("existing", existing, ("fail", "replace", "skip"))
     check_codec(codec)
-    path = local(path, "save")
+    path = local_or_bucket(path, "save")
     return write_together(Call(), path, plan_of(tensors), single(), [], user=user, codec=codec,
                           existing=existing, threads=threads, memory=memory, progress=progress,
                           find_earlier=since(unchanged_since))

@@ -6,7 +6,6 @@ import inspect
 import logging
 import math
 import operator
-import os
 import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
@@ -20,7 +19,7 @@ from .._arrays.arrays import MEMORY, Codec, Existing, check_choice, check_codec,
 from .._checkpoint.save import Caller, Plan, SaveStats, plan_of
 from .._checkpoint.tensor import Checkpoint
 from .._errors import InvalidArgument, NotFound, WrongType
-from .._paths import Path, local
+from .._paths import Path, absolute_root
 from .._progress import Progress, function_of
 from .._trees import objects as _objects
 from .._trees.containers import public_name
@@ -167,7 +166,7 @@ class FolderManager(ManagerContext):
                  on_save_error: OnSaveError, most_failed_saves: int, codec: Codec, write_stats: bool,
                  threads: int, memory: int, is_shared: bool = False, **policies: Any) -> None:
         """policies: as C++'s manager takes them."""
-        self.root = os.path.abspath(local(root, "open a folder of steps"))
+        self.root = absolute_root(root)
         check_codec(codec)
         check_choice("when_busy", when_busy, WHEN_BUSY)
         check_choice("on_save_error", on_save_error, ON_SAVE_ERROR)
@@ -374,6 +373,9 @@ class CheckpointManager(FolderManager):
     write_stats: the SaveStats of each save are kept next to its step, as stats-step-00000100.json.
     parity_blocks: each step gets parity, as by write_parity(), before its save ends; if it cannot be written,
     SaveStats.cleanup_error says why. 0: none.
+
+    The root may be in a bucket, "s3://bucket/runs": all chunks are written there, readers keep no step from
+    being removed, and there is no parity (docs/object_stores.md).
     """
 
     def __init__(self, root: Path, *, keep_last: int = 0, keep_every: int = 0, keep_interval: float = 0,

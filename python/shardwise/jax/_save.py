@@ -13,7 +13,7 @@ from .._arrays.arrays import MEMORY, Codec, Existing, check_choice, check_codec
 from .._checkpoint.save import Caller, SaveStats, call_of
 from .._jobs.job_manager import Managed
 from .._jobs.pending import PendingSave, skipped
-from .._paths import Path, local
+from .._paths import Path, local_or_bucket
 from .._progress import Progress
 from .._trees import objects as _objects
 from ..group import DEADLINE, Call, Group, from_jax
@@ -84,7 +84,7 @@ def prepare(path: Path, tree: Any, group: Group, *, copy: bool, user: Any = None
     managed = Managed() if managed is None else managed
     held: list[Snapshot] = []
     failed: BaseException | None = None
-    path = local(path, "save")
+    path = local_or_bucket(path, "save")
     call = call_of(group, path, user=user, codec=options["codec"], existing=existing, deadline=deadline,
                    **managed.same)
     try:

@@ -20,7 +20,7 @@ from .._errors import InvalidArgument
 from .._foreign_names import options_of_others
 from .._jobs.job_manager import Managed
 from .._jobs.pending import PendingSave, skipped
-from .._paths import local
+from .._paths import local_or_bucket
 from .._progress import Progress
 from .._trees import objects as _objects
 from .._trees.nested import encoded_kinds, encoded_path, names_of
@@ -290,7 +290,7 @@ def save(path: FilePath, state: Mapping[str, Any], *, user: Any = None, codec: C
     """
     options = {"codec": codec, "existing": existing, "threads": threads, "memory": memory,
                "find_earlier": since(unchanged_since)}
-    return save_managed(local(path, "save"), state, user, options, replicas,
+    return save_managed(local_or_bucket(path, "save"), state, user, options, replicas,
                         auto() if group is None else group, deadline, progress, Managed())
 
 
@@ -315,7 +315,7 @@ def save_async(path: FilePath, state: Mapping[str, Any], *, user: Any = None, co
     long. False: it is freed when the save has ended.
     """
     options = {"codec": codec, "existing": existing, "threads": threads, "memory": memory}
-    return save_async_managed(local(path, "save"), state, user, options, replicas,
+    return save_async_managed(local_or_bucket(path, "save"), state, user, options, replicas,
                               auto() if group is None else group, deadline, keep_copy, Managed())
 
 

@@ -14,7 +14,12 @@
 #include <vector>
 
 #include "shardwise/bucket/detail/bucket_root.h"
+#include "shardwise/checkpoint/detail/format/manifest.h"
+#include "shardwise/checkpoint/reader.h"
+#include "shardwise/checkpoint/verify.h"
+#include "shardwise/jobs/manager.h"
 #include "shardwise/shard/error.h"
+#include "shardwise/storage/object/bucket_path.h"
 #include "shardwise/storage/object/object_store.h"
 #include "testing/memory_bucket.h"
 
@@ -43,6 +48,19 @@ std::map<std::string, std::string> data_of(const std::string& id) {
 }
 
 std::string manifest_of(const std::string& id) { return "{\"id\":\"" + id + "\"}"; }
+
+/// Keys and open uploads that no step leads to.
+std::size_t leftovers_in(const MemoryBucket& bucket) {
+  std::size_t leftovers = bucket.open_uploads();
+  const std::map<std::string, std::string> objects = bucket.objects();
+  for (const auto& [key, text] : objects) {
+    const std::string manifest = key.substr(0, key.rfind('/') + 1) + "manifest.json";
+    const auto at = objects.find(manifest);
+    const bool is_live = at != objects.end() && at->second.starts_with('{');
+    if (key != manifest && !is_live && key != "runs/.shardwise-root") ++leftovers;
+  }
+  return leftovers;
+}
 
 /// One bucket and what happens to it.
 class Run {
@@ -139,15 +157,7 @@ class Run {
     EXPECT_TRUE(!has_saved_ || steps.contains(2)) << "a step is lost that save() returned";
     EXPECT_TRUE(has_saved_ || steps.contains(1)) << "the older step is lost";
     EXPECT_TRUE(!has_removed_ || !steps.contains(1)) << "a removed step is there";
-    std::size_t leftovers = bucket_->open_uploads();
-    const std::map<std::string, std::string> objects = bucket_->objects();
-    for (const auto& [key, text] : objects) {
-      const std::string manifest = key.substr(0, key.rfind('/') + 1) + "manifest.json";
-      const auto at = objects.find(manifest);
-      const bool is_live = at != objects.end() && at->second.starts_with('{');
-      if (key != manifest && !is_live) ++leftovers;
-    }
-    EXPECT_EQ(leftovers, 0u) << "keys or uploads are left that nothing leads to";
+    EXPECT_EQ(leftovers_in(*bucket_), 0u) << "keys or uploads are left that nothing leads to";
     save(2, id_of('c'));
     EXPECT_EQ(root().committed().back().step, 2) << "the next save of the step";
   }
@@ -156,6 +166,104 @@ class Run {
   const std::shared_ptr<MemoryBucket> bucket_ = std::make_shared<MemoryBucket>();
   int requests_ = 0, start_ = 0, writer_requests_ = 0, broken_ = 0;
   bool is_writer_ = true, has_saved_ = false, has_removed_ = false;
+};
+
+/// The same for the saves of a CheckpointManager: step 2, after which retention removes step 1. A
+/// writer that is killed sends no more requests.
+class ManagerRun {
+ public:
+  explicit ManagerRun(const Plan& plan) : plan_(plan) {
+    use_object_client("memory", bucket_, {.tries = 3, .wait = [](auto) {}});
+    save(1);
+    bucket_->fault = [this](int) { return before(requests_++); };
+    bucket_->changed = [this] { check_instant(); };
+  }
+  ~ManagerRun() { use_object_client("memory", nullptr); }
+
+  /// Returns how many requests the writer sent.
+  int play() {
+    SaveStats stats;
+    try {
+      stats = save(2);
+      has_saved_ = true;
+    } catch (const Error&) {
+    }
+    is_writer_ = false;
+    const int requests = requests_;
+    collect();
+    bucket_->deliver();
+    bucket_->fault = nullptr;
+    collect();
+    EXPECT_EQ(broken_, 0) << "a step was seen that is not whole";
+    EXPECT_EQ(leftovers_in(*bucket_), 0u) << "keys or uploads are left that nothing leads to";
+    const CheckpointManager manager(kRoot, {.collect_garbage = false});
+    EXPECT_TRUE(!has_saved_ || value() == 2) << "a step is lost that save() returned";
+    const bool has_first = manager.steps().front().step == 1;
+    EXPECT_TRUE(!has_saved_ || !has_first || !stats.cleanup_error.empty())
+        << "a removed one is there";
+    for (const Step& step : manager.steps()) EXPECT_TRUE(verify_checkpoint(step.directory).ok());
+    save(3);
+    EXPECT_EQ(value(), 3) << "the next save";
+    return requests;
+  }
+
+ private:
+  static constexpr const char* kRoot = "s3://memory/runs";
+
+  static SaveStats save(std::int64_t step) {
+    CheckpointManager manager(
+        kRoot, {.keep = {.last = 1}, .write = {.stats = false}, .collect_garbage = false});
+    const std::vector<std::int64_t> values(1'000, step);
+    return manager.save(step, {host_source("w", values)});
+  }
+
+  static std::int64_t value() {
+    std::vector<std::int64_t> values(1'000);
+    CheckpointManager(kRoot, {.collect_garbage = false})
+        .restore_latest([&](const CheckpointReader& reader) { reader.read("w", values); });
+    return values.back();
+  }
+
+  void collect() {
+    bucket_->now += 2 * 86'400;
+    try {
+      const auto store =
+          std::make_shared<ObjectStore>(bucket_, RetryOptions{.tries = 3, .wait = [](auto) {}});
+      BucketRoot(store, "runs", 1).collect_garbage();
+    } catch (const Error&) {  // a fault; the next one goes on
+    }
+  }
+
+  MemoryBucket::Fault before(int number) {
+    if (is_writer_ && plan_.killed >= 0 && number >= plan_.killed) {
+      throw Error(ErrorCode::io, "the writer was killed");
+    }
+    if (is_writer_ && number == plan_.paused) {
+      is_writer_ = false;
+      collect();
+      is_writer_ = true;
+    }
+    const auto fault = plan_.faults.find(number);
+    return fault == plan_.faults.end() ? MemoryBucket::Fault{} : fault->second;
+  }
+
+  void check_instant() {
+    const std::map<std::string, std::string> objects = bucket_->objects();
+    for (const auto& [key, text] : objects) {
+      if (!key.ends_with("manifest.json") || !text.starts_with('{')) continue;
+      const std::string prefix = key.substr(0, key.rfind('/') + 1);
+      const detail::Manifest manifest = detail::parse_manifest(text, key);
+      for (const detail::FileEntry& file : manifest.files) {
+        const auto at = objects.find(prefix + file.name);
+        if (at == objects.end() || at->second.size() != file.bytes) ++broken_;
+      }
+    }
+  }
+
+  const Plan& plan_;
+  const std::shared_ptr<MemoryBucket> bucket_ = std::make_shared<MemoryBucket>();
+  int requests_ = 0, broken_ = 0;
+  bool is_writer_ = true, has_saved_ = false;
 };
 
 std::vector<MemoryBucket::Fault> all_faults() {
@@ -221,6 +329,24 @@ TEST(BucketFaults, AStepIsWholeOrNotThereWithAnyOneFault) {
   }
   std::printf("%d states of a bucket\n", runs);
   EXPECT_GT(runs, 10'000);
+}
+
+TEST(BucketFaults, AManagersStepIsWholeOrNotThereWithAnyOneFault) {
+  const auto run = [](const Plan& plan) {
+    SCOPED_TRACE(to_string(plan));
+    return ManagerRun(plan).play();
+  };
+  const int requests = run({});
+  std::printf("%d requests of a manager\n", requests);
+  EXPECT_GT(requests, 8);
+  for (int number = 0; number < requests + 5 && !::testing::Test::HasFailure(); ++number) {
+    run({.killed = number});
+    run({.paused = number});
+    for (const MemoryBucket::Fault& fault : all_faults()) {
+      run({.faults = {{number, fault}}});
+      run({.faults = {{number, fault}}, .killed = number + 1});
+    }
+  }
 }
 
 }  // namespace

@@ -191,16 +191,9 @@ TEST_F(CopyStep, RefusesAStoreThatIgnoresConditions) {
   use_object_client("memory", std::make_shared<WithoutConditions>(bucket_));
   EXPECT_THAT(message_of(ErrorCode::unsupported, [&] { copy_step(step(10), bucket_root_); }),
               HasSubstr("If-None-Match"));
+  EXPECT_THAT(message_of(ErrorCode::unsupported, [&] { save(bucket_root_, 10, 1); }),
+              HasSubstr("If-None-Match"));
   EXPECT_TRUE(bucket_->objects().empty());
-}
-
-TEST_F(CopyStep, SavesAreRefusedInABucket) {
-  copy_step(step(10), bucket_root_);
-  CheckpointManager manager(bucket_root_, {.collect_garbage = false});
-  const std::vector<float> values(10);
-  EXPECT_THAT(message_of(ErrorCode::unsupported,
-                         [&] { manager.save(11, {host_source("w", {10}, values)}); }),
-              HasSubstr("shardwise cp"));
 }
 
 }  // namespace

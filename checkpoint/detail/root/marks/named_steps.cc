@@ -11,6 +11,7 @@
 #include "shardwise/checkpoint/detail/root/attempt.h"
 #include "shardwise/checkpoint/detail/root/names.h"
 #include "shardwise/shard/error.h"
+#include "shardwise/storage/object/bucket_path.h"
 #include "shardwise/storage/utf8.h"
 
 namespace shardwise::detail {
@@ -57,6 +58,8 @@ std::int64_t read_step(FileSystem& files, const std::filesystem::path& path) {
 void name_step(FileSystem& files, const std::filesystem::path& root, const NamedStep& named) {
   const std::filesystem::path path = path_of(root, named.name);
   const std::string text = std::to_string(named.step);
+  // A put takes the place of the object in one step.
+  if (in_bucket(root)) return write_whole_file(files, path, std::as_bytes(std::span(text)));
   // Anyone may remove an unfinished file, as it may be a dead process's: then once more.
   for (int tries = 1;; ++tries) {
     const std::filesystem::path unfinished =

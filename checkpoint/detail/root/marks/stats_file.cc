@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "shardwise/checkpoint/detail/format/step_name.h"
+#include "shardwise/checkpoint/detail/root/listing.h"
 #include "shardwise/shard/error.h"
 #include "shardwise/storage/utf8.h"
 
@@ -82,7 +83,7 @@ void write_stats(FileSystem& file_system, const SaveStats& stats) {
 }
 
 void remove_stale_stats(FileSystem& file_system, const std::filesystem::path& root) {
-  const std::vector<std::string> names = file_system.list(root);
+  const std::vector<std::string> names = names_in_root(file_system, root);
   for (const std::string& name : names) {
     if (!name.starts_with(kPrefix) || !name.ends_with(kSuffix)) continue;
     const std::string step =

@@ -16,6 +16,7 @@
 #include "shardwise/checkpoint/detail/root/root.h"
 #include "shardwise/shard/error.h"
 #include "shardwise/storage/file.h"
+#include "shardwise/storage/object/bucket_path.h"
 
 namespace shardwise::detail {
 namespace {
@@ -26,6 +27,7 @@ constexpr std::int64_t kMostSilentSeconds = 3600;
 }  // namespace
 
 WriterLease::WriterLease(const std::filesystem::path& root) : root_(root) {
+  if (in_bucket(root)) return;  // nobody could tell there that its process has ended
   try {
     const std::string text = print_lease(this_process());
     const std::string name = writer_name(new_id());

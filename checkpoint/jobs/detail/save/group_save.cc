@@ -22,6 +22,9 @@ const EarlierStep& earlier_of(const SaveContext& context) {
 
 std::unique_ptr<SavePlace> place_of(const SaveContext& context, const ProcessGroup& group,
                                     std::int64_t step, const SaveOptions& options) {
+  if (context.bucket != nullptr) {
+    return std::make_unique<BucketStep>(context.file_system, *context.bucket, context.root, step);
+  }
   if (!context.local_roots) {
     return std::make_unique<SharedStep>(context.file_system, context.root, step, context.leftovers,
                                         &context.spare);

@@ -7,6 +7,7 @@
 #include <optional>
 #include <vector>
 
+#include "shardwise/bucket/detail/bucket_root.h"
 #include "shardwise/checkpoint/detail/root/spare.h"
 #include "shardwise/checkpoint/detail/write/save_plan.h"
 #include "shardwise/checkpoint/detail/write/staging.h"
@@ -45,6 +46,9 @@ struct SaveContext {
 
   /// Finds the step before if `earlier` holds none. Called by the thread that saves.
   std::function<EarlierStep()> find_earlier = nullptr;
+
+  /// The root if it is in a bucket; null: a folder.
+  bucket_detail::BucketRoot* bucket = nullptr;
 
   std::int64_t most_failed_saves = 0;  ///< as SaveTerms has it
   bool is_damaged = false;             ///< as SaveRequest has it

@@ -20,6 +20,7 @@
 #include "shardwise/jobs/detail/save/messages.h"
 #include "shardwise/jobs/detail/save/save_together.h"
 #include "shardwise/shard/error.h"
+#include "shardwise/storage/object/bucket_path.h"
 
 namespace shardwise::jobs_detail {
 namespace {
@@ -108,7 +109,8 @@ LatestSteps::Look LatestSteps::look_at(const std::vector<StepName>& names) const
       continue;
     }
     const DirectoryState now(root_ / to_string(*name));
-    look.changed = look.changed || !before.exists() || now != before;
+    // In a bucket a generation's keys are written once.
+    look.changed = look.changed || (!in_bucket(root_) && (!before.exists() || now != before));
     look.rejected.push_back({root_ / to_string(*name), reason});
   }
   return look;

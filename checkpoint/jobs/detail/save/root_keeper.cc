@@ -47,7 +47,8 @@ std::optional<double> metric_of(FileSystem& files, const Step& step, const std::
 
 std::vector<std::int64_t> superseded(FileSystem& files, const std::filesystem::path& root,
                                      const std::vector<Step>& steps, const KeepOptions& rules,
-                                     const LatestSteps& finder, Failures& failures) {
+                                     const LatestSteps& finder, Failures& failures,
+                                     const bucket_detail::BucketRoot* bucket) {
   std::set<std::int64_t> named;
   for (const NamedStep& one : named_steps(files, root)) named.insert(one.step);
   const auto is_valid = [&](std::int64_t number) {
@@ -60,7 +61,9 @@ std::vector<std::int64_t> superseded(FileSystem& files, const std::filesystem::p
     return metric_of(files, find(steps, number), rules.best->metric);
   };
   const auto time = [&](std::int64_t number) {
-    return DirectoryState(find(steps, number).directory / kManifestName).modified_seconds();
+    const Step& step = find(steps, number);
+    if (bucket != nullptr) return bucket->published_seconds({step.step, step.generation});
+    return DirectoryState(step.directory / kManifestName).modified_seconds();
   };
   return not_kept(numbers_of(steps), rules, named,
                   {.is_valid = is_valid, .value = value, .time = time});
@@ -85,7 +88,7 @@ void RootKeeper::clean_up(const StepName& committed, Spare* spare, Failures& fai
     was_unclean = std::exchange(unclean_, false);
   }
   if (was_unclean) {
-    failures.attempt([&] { static_cast<void>(collect_root_garbage(files_, root_)); });
+    failures.attempt([&] { static_cast<void>(collect({})); });
   }
   failures.attempt([&] { run_steps_.note_committed(committed); });
   failures.attempt([&] { remove_superseded(committed, spare, failures); });
@@ -99,15 +102,15 @@ void RootKeeper::remove_superseded(const std::optional<StepName>& committed, Spa
   const std::vector<StepName> names = committed_names(files_, root_);
   std::vector<std::int64_t> retired;
   failures.attempt([&] {
-    retired = superseded(files_, root_, newest_of(run_steps_.counted()), rules_, finder_, failures);
+    retired = superseded(files_, root_, newest_of(run_steps_.counted()), rules_, finder_, failures,
+                         bucket_);
   });
   for (const StepName& other : names) {
     const bool is_same = committed && other.step == committed->step;
     const bool is_replaced = is_same && other.generation < committed->generation;
     const bool is_retired = !is_same && std::ranges::binary_search(retired, other.step);
     if (!is_replaced && !is_retired) continue;
-    const bool removed =
-        failures.attempt([&] { remove_unless_pinned(files_, root_, other, spare); });
+    const bool removed = failures.attempt([&] { remove(other, WhenRead::keep, spare); });
     // Synced before the next one is removed: steps disappear oldest first, also in a crash.
     if (!removed && !failures.attempt([&] { files_.sync_directory(root_); })) return;
   }
@@ -116,10 +119,25 @@ void RootKeeper::remove_superseded(const std::optional<StepName>& committed, Spa
 GarbageReport RootKeeper::collect_garbage(const GarbageOptions& options, Failures& failures) {
   GarbageReport report;
   remove_leftovers(failures);
-  failures.attempt([&] { report = collect_root_garbage(files_, root_, options); });
+  failures.attempt([&] { report = collect(options); });
   failures.attempt([&] { remove_replaced_by_valid(report, failures); });
   failures.attempt([&] { remove_stale(); });
   return report;
+}
+
+GarbageReport RootKeeper::collect(const GarbageOptions& options) {
+  return bucket_ != nullptr ? bucket_->collect_garbage()
+                            : collect_root_garbage(files_, root_, options);
+}
+
+bool RootKeeper::remove(const StepName& name, WhenRead when_read, Spare* spare) {
+  if (bucket_ != nullptr) {
+    bucket_->remove(name);
+    return true;
+  }
+  if (when_read == WhenRead::keep) return remove_unless_pinned(files_, root_, name, spare);
+  remove_checkpoint(files_, root_, name);
+  return true;
 }
 
 // A process that died after its commit leaves generations that a valid one replaces.
@@ -128,7 +146,7 @@ void RootKeeper::remove_replaced_by_valid(GarbageReport& report, Failures& failu
   for (std::size_t i = 0; i + 1 < names.size(); ++i) {
     failures.attempt([&] {
       if (names[i].step != names[i + 1].step || !finder_.why_invalid(names[i + 1]).empty()) return;
-      const bool gone = remove_unless_pinned(files_, root_, names[i]);
+      const bool gone = remove(names[i], WhenRead::keep);
       (gone ? report.removed : report.kept).push_back(to_string(names[i]));
     });
   }

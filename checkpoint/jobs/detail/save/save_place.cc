@@ -8,11 +8,13 @@
 #include "shardwise/checkpoint/detail/read/stored_checkpoint.h"
 #include "shardwise/checkpoint/detail/read/written_files.h"
 #include "shardwise/checkpoint/detail/record/save_halves.h"
+#include "shardwise/checkpoint/detail/root/names.h"
 #include "shardwise/checkpoint/detail/root/root.h"
 #include "shardwise/checkpoint/detail/write/commit.h"
 #include "shardwise/jobs/detail/save/file_transfer.h"
 #include "shardwise/jobs/detail/save/latest_step.h"
 #include "shardwise/shard/error.h"
+#include "shardwise/storage/hash.h"
 
 namespace shardwise::jobs_detail {
 namespace {
@@ -34,16 +36,18 @@ Bytes spread(const ProcessGroup& group, Bytes bytes) {
   return bytes;
 }
 
+constexpr std::int64_t kClaimSeconds = 86'400;
+
 }  // namespace
 
-void SharedPlace::begin(AttemptNotice& notice) {
+void SharedFolder::begin(AttemptNotice& notice) {
   attempt_ = make_attempt();
   notice.id = attempt_->id();
   notice.directory = attempt_->directory().filename().string();
   notice.is_reused = attempt_->is_reused();
 }
 
-AttemptDirectory SharedPlace::enter(const Rendezvous& ranks, const AttemptNotice& notice) {
+AttemptDirectory SharedFolder::enter(const Rendezvous& ranks, const AttemptNotice& notice) {
   directory_ = root_ / notice.directory;
   if (ranks.rank() != 0 && !is_there()) {
     throw Error(ErrorCode::io,
@@ -58,7 +62,7 @@ std::filesystem::path SharedPlace::skip(int /*rank*/, const AttemptNotice& notic
   return root_ / notice.directory;
 }
 
-bool SharedPlace::is_there() const {
+bool SharedFolder::is_there() const {
   try {
     static_cast<void>(file_system_.open_directory(directory_));
     return true;
@@ -68,8 +72,8 @@ bool SharedPlace::is_there() const {
   }
 }
 
-void SharedPlace::publish(const Rendezvous& ranks, Manifest& manifest, SaveStats& stats,
-                          std::span<const std::byte> index, Existing existing) {
+void SharedFolder::publish(const Rendezvous& ranks, Manifest& manifest, SaveStats& stats,
+                           std::span<const std::byte> index, Existing existing) {
   publish_parts(file_system_, *attempt_, manifest, stats, index, existing, ranks.size() > 1,
                 [&] { ranks.check(); });
 }
@@ -105,6 +109,54 @@ std::vector<std::string> SharedPlace::names_of(std::int64_t step) const {
     if (name.step == step) names.push_back(to_string(name));
   }
   return names;
+}
+
+BucketStep::~BucketStep() {
+  if (!claimed_ || !maker_.is_this_process()) return;
+  try {
+    bucket_.abandon(*claimed_);
+  } catch (...) {
+    // A collection ends it when its claim is over.
+  }
+}
+
+std::optional<std::string> BucketStep::find_valid() const {
+  const auto there = LatestSteps(file_system_, root_, false).find_valid(step_);
+  return there ? std::optional(to_string(*there)) : std::nullopt;
+}
+
+void BucketStep::begin(AttemptNotice& notice) {
+  bucket_.need_conditions();
+  if (notice.existing != Existing::replace) refuse_existing(file_system_, root_, step_);
+  notice.id = new_id();
+  // Only the claim of a copy has the hash of a manifest: a save does not know it yet.
+  claimed_ = bucket_.claim(
+      step_, {.id = notice.id, .manifest_hash = to_hex(Hash128{}), .seconds = kClaimSeconds});
+  notice.directory = to_string(*claimed_);
+}
+
+AttemptDirectory BucketStep::enter(const Rendezvous& ranks, const AttemptNotice& notice) {
+  return {root_ / notice.directory, false, ranks.size() > 1};
+}
+
+void BucketStep::publish(const Rendezvous& ranks, Manifest& manifest, SaveStats& stats,
+                         std::span<const std::byte> index, Existing existing) {
+  const StepName name = *claimed_;
+  const std::filesystem::path directory = root_ / to_string(name);
+  if (ranks.size() > 1) check_written_files(file_system_, directory, manifest);
+  if (!index.empty()) {
+    manifest.index_bytes = index.size();
+    manifest.index_hash = hash128(index.data(), index.size());
+    write_whole_file(file_system_, directory / kIndexName, index);
+  }
+  const std::string text = checked_manifest(manifest);
+  ranks.check();
+  // Another job may have published the step since this one began.
+  if (existing != Existing::replace) refuse_existing(file_system_, root_, step_);
+  bucket_.commit(name, text);
+  claimed_.reset();
+  stats.file_bytes += index.size() + text.size();
+  stats.directory = directory;
 }
 
 std::optional<std::string> OwnPlace::find_valid() const {

@@ -10,7 +10,9 @@
 #include <string>
 #include <vector>
 
+#include "shardwise/bucket/detail/bucket_root.h"
 #include "shardwise/checkpoint/detail/root/attempt.h"
+#include "shardwise/checkpoint/detail/root/marks/lease.h"
 #include "shardwise/checkpoint/detail/write/part.h"
 #include "shardwise/checkpoint/save.h"
 #include "shardwise/jobs/detail/save/messages.h"
@@ -61,30 +63,38 @@ class SavePlace {
   virtual std::optional<std::filesystem::path> find_committed(const std::string& id) const = 0;
 };
 
-/// One folder for all ranks, on a file system that they share. Keeps references.
+/// One root for all ranks. Keeps references.
 class SharedPlace : public SavePlace {
  public:
   SharedPlace(FileSystem& file_system, std::filesystem::path root)
       : file_system_(file_system), root_(std::move(root)) {}
 
-  void begin(AttemptNotice& notice) override;
-  AttemptDirectory enter(const Rendezvous& ranks, const AttemptNotice& notice) override;
   std::filesystem::path skip(int rank, const AttemptNotice& notice) const override;
-  bool is_there() const override;
-  void publish(const Rendezvous& ranks, Manifest& manifest, SaveStats& stats,
-               std::span<const std::byte> index, Existing existing) override;
   void finish(const Rendezvous& ranks, SaveStats& stats, Existing existing) override;
   std::optional<std::filesystem::path> find_committed(const std::string& id) const override;
 
  protected:
-  virtual std::unique_ptr<Attempt> make_attempt() = 0;
-
   /// The names that the attempt may have got; those of a step.
   virtual std::vector<std::string> names() const = 0;
   std::vector<std::string> names_of(std::int64_t step) const;
 
   FileSystem& file_system_;
   const std::filesystem::path root_;
+};
+
+/// One folder for all ranks, on a file system that they share.
+class SharedFolder : public SharedPlace {
+ public:
+  using SharedPlace::SharedPlace;
+
+  void begin(AttemptNotice& notice) override;
+  AttemptDirectory enter(const Rendezvous& ranks, const AttemptNotice& notice) override;
+  bool is_there() const override;
+  void publish(const Rendezvous& ranks, Manifest& manifest, SaveStats& stats,
+               std::span<const std::byte> index, Existing existing) override;
+
+ protected:
+  virtual std::unique_ptr<Attempt> make_attempt() = 0;
 
  private:
   std::unique_ptr<Attempt> attempt_;  // rank 0's
@@ -92,12 +102,12 @@ class SharedPlace : public SavePlace {
 };
 
 /// A step of a root that all ranks share.
-class SharedStep final : public SharedPlace {
+class SharedStep final : public SharedFolder {
  public:
   /// A lease that could not be removed goes to `leftovers`; see Attempt.
   SharedStep(FileSystem& file_system, std::filesystem::path root, std::int64_t step,
              std::vector<std::filesystem::path>& leftovers, Spare* spare)
-      : SharedPlace(file_system, std::move(root)),
+      : SharedFolder(file_system, std::move(root)),
         step_(step),
         leftovers_(leftovers),
         spare_(spare) {}
@@ -112,6 +122,32 @@ class SharedStep final : public SharedPlace {
   const std::int64_t step_;
   std::vector<std::filesystem::path>& leftovers_;
   Spare* const spare_;
+};
+
+/// A step of a root in a bucket: the files go to a generation that rank 0 claims, and one put of
+/// the manifest publishes it (docs/object_stores.md, heading "Protocol"). Destroyed before that,
+/// the generation is sealed. Keeps references.
+class BucketStep final : public SharedPlace {
+ public:
+  BucketStep(FileSystem& file_system, bucket_detail::BucketRoot& bucket, std::filesystem::path root,
+             std::int64_t step)
+      : SharedPlace(file_system, std::move(root)), bucket_(bucket), step_(step) {}
+  ~BucketStep() override;
+
+  std::optional<std::string> find_valid() const override;
+  void begin(AttemptNotice& notice) override;
+  AttemptDirectory enter(const Rendezvous& ranks, const AttemptNotice& notice) override;
+  void publish(const Rendezvous& ranks, Manifest& manifest, SaveStats& stats,
+               std::span<const std::byte> index, Existing existing) override;
+
+ protected:
+  std::vector<std::string> names() const override { return names_of(step_); }
+
+ private:
+  bucket_detail::BucketRoot& bucket_;
+  const std::int64_t step_;
+  Maker maker_;                      // a forked child's copy leaves all as it is
+  std::optional<StepName> claimed_;  // rank 0's, until it is published
 };
 
 /// A root of its own for each rank, which the others do not see: a rank has the shard files that it

@@ -1,0 +1,290 @@
+// Saves straight into a bucket, by a manager and by groups, over a bucket in memory.
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <filesystem>
+#include <memory>
+#include <numeric>
+#include <string>
+#include <vector>
+
+#include "shardwise/bucket/bucket.h"
+#include "shardwise/bucket/detail/bucket_files.h"
+#include "shardwise/checkpoint/reader.h"
+#include "shardwise/checkpoint/verify.h"
+#include "shardwise/jobs/manager.h"
+#include "shardwise/jobs/save_together.h"
+#include "shardwise/runtime/process/rendezvous.h"
+#include "shardwise/shard/error.h"
+#include "shardwise/storage/object/bucket_path.h"
+#include "testing/errors.h"
+#include "testing/memory_bucket.h"
+#include "testing/socket_transport.h"
+#include "testing/temp_dir.h"
+
+namespace shardwise {
+namespace {
+
+namespace fs = std::filesystem;
+using ::testing::AllOf;
+using ::testing::Each;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+
+class BucketSave : public ::testing::Test {
+ protected:
+  BucketSave() {
+    use_object_client("memory", bucket_, {.tries = 3, .wait = [](auto) {}});
+  }
+  ~BucketSave() override { use_object_client("memory", nullptr); }
+
+  static std::vector<float> values(float first) {
+    std::vector<float> all(10'000);
+    std::iota(all.begin(), all.end(), first);
+    return all;
+  }
+
+  static SaveStats save(CheckpointManager& manager, std::int64_t step, float first,
+                        SaveOptions options = {}) {
+    const std::vector<float> all = values(first);
+    return manager.save(step, {host_source("w", all)}, std::move(options));
+  }
+
+  static std::vector<float> restored(const CheckpointManager& manager) {
+    std::vector<float> all(10'000);
+    EXPECT_TRUE(
+        manager.restore_latest([&](const CheckpointReader& reader) { reader.read("w", all); }));
+    return all;
+  }
+
+  static std::vector<std::int64_t> steps(const CheckpointManager& manager) {
+    std::vector<std::int64_t> numbers;
+    for (const Step& step : manager.steps()) numbers.push_back(step.step);
+    return numbers;
+  }
+
+  /// Keys that no step leads to.
+  std::vector<std::string> strange_keys() const {
+    std::vector<std::string> keys;
+    const auto objects = bucket_->objects();
+    for (const auto& [key, text] : objects) {
+      const std::string manifest = key.substr(0, key.rfind('/') + 1) + "manifest.json";
+      const auto at = objects.find(manifest);
+      const bool is_live = at != objects.end() && at->second.starts_with('{');
+      const bool is_ours = key == "runs/.shardwise-root" || key.starts_with("runs/stats-");
+      if (key != manifest && !is_live && !is_ours) keys.push_back(key);
+    }
+    return keys;
+  }
+
+  const fs::path root_ = "s3://memory/runs";
+  const std::shared_ptr<MemoryBucket> bucket_ = std::make_shared<MemoryBucket>();
+};
+
+TEST_F(BucketSave, SavesRestoresAndRetains) {
+  CheckpointManager manager(root_, {.keep = {.last = 2}});
+  EXPECT_FALSE(manager.latest());
+  for (const int step : {1, 2, 3}) {
+    const SaveStats stats = save(manager, step, static_cast<float>(step));
+    EXPECT_EQ(stats.directory, root_ / ("step-0000000" + std::to_string(step)));
+    EXPECT_EQ(stats.cleanup_error, "");
+    EXPECT_GT(stats.file_bytes, stats.stored_bytes);
+  }
+  EXPECT_THAT(steps(manager), ElementsAre(2, 3));
+  EXPECT_EQ(restored(manager), values(3));
+  EXPECT_TRUE(verify_checkpoint(root_ / "step-00000003").ok());
+  EXPECT_TRUE(bucket_->objects().contains("runs/stats-step-00000003.json"));
+  EXPECT_FALSE(bucket_->objects().contains("runs/stats-step-00000001.json"));
+  EXPECT_THAT(strange_keys(), ElementsAre());
+
+  // And a step is a folder that a copy brings to a disk.
+  const TempDir folder;
+  copy_step(root_ / "step-00000003", folder.path());
+  EXPECT_EQ(restored(CheckpointManager(folder.path())), values(3));
+}
+
+TEST_F(BucketSave, RefusesSkipsOrReplacesAStepThatIsThere) {
+  CheckpointManager manager(root_);
+  save(manager, 1, 1);
+  EXPECT_THAT(message_of(ErrorCode::already_exists, [&] { save(manager, 1, 2); }),
+              HasSubstr("step-00000001 is already there"));
+  EXPECT_TRUE(save(manager, 1, 2, {.existing = Existing::skip}).skipped);
+  EXPECT_EQ(restored(manager), values(1));
+  EXPECT_EQ(save(manager, 1, 2, {.existing = Existing::replace}).directory,
+            root_ / "step-00000001.g2");
+  EXPECT_EQ(restored(manager), values(2));
+  EXPECT_THAT(strange_keys(), ElementsAre());
+
+  // The step's name stands for its newest generation.
+  std::vector<float> all(10'000);
+  CheckpointReader(root_ / "step-00000001").read("w", all);
+  EXPECT_EQ(all, values(2));
+  EXPECT_TRUE(verify_checkpoint(root_ / "step-00000001").ok());
+
+  EXPECT_TRUE(manager.remove(1));
+  EXPECT_FALSE(manager.latest());
+  EXPECT_THAT(
+      message_of(ErrorCode::not_found, [&] { CheckpointReader reader(root_ / "step-00000001"); }),
+      HasSubstr("it was removed"));
+  save(manager, 1, 3);
+  EXPECT_EQ(restored(manager), values(3));
+}
+
+TEST_F(BucketSave, KeepsStepsByNameByMetricAndByTime) {
+  CheckpointManager manager(root_,
+                            {.keep = {.last = 1, .best = BestSteps{.metric = "loss", .count = 1}}});
+  save(manager, 1, 1, {.metrics = {{"loss", 3.0}}});
+  manager.pins().add(1, "first");
+  for (const int step : {2, 3, 4}) {
+    save(manager, step, 1, {.metrics = {{"loss", step == 2 ? 1.0 : 2.0}}});
+  }
+  EXPECT_THAT(steps(manager), ElementsAre(1, 2, 4));
+  EXPECT_EQ(best_step(manager)->step, 2);
+  message_of(ErrorCode::invalid_argument, [&] { manager.remove(1); });
+  manager.pins().add(4, "first");
+  ASSERT_EQ(manager.pins().list().size(), 1u);
+  EXPECT_EQ(manager.pins().list()[0].step, 4);
+  manager.pins().remove("first");
+  save(manager, 5, 1, {.metrics = {{"loss", 2.0}}});
+  EXPECT_THAT(steps(manager), ElementsAre(2, 5));
+
+  bucket_->now += 10'000;
+  CheckpointManager hourly(root_, {.keep = {.interval = std::chrono::seconds(3600)}});
+  for (const int step : {6, 7, 8}) {
+    save(hourly, step, 1);
+    if (step == 7) bucket_->now += 10'000;
+  }
+  EXPECT_THAT(steps(hourly), ElementsAre(2, 6, 8));
+}
+
+TEST_F(BucketSave, ARunThatGoesBackSetsLaterStepsAside) {
+  std::vector<std::string> warnings;
+  {
+    CheckpointManager manager(root_);
+    for (const int step : {1, 2, 3}) save(manager, step, static_cast<float>(step));
+  }
+  CheckpointManager manager(root_,
+                            {.warn = [&](const std::string& text) { warnings.push_back(text); }});
+  EXPECT_TRUE(manager.step(1).directory == root_ / "step-00000001");
+  manager.remove(2);
+  save(manager, 2, 20);
+  EXPECT_EQ(manager.latest()->step.step, 2);
+  ASSERT_EQ(warnings.size(), 1u);
+  EXPECT_THAT(warnings[0], HasSubstr("step 2 is saved below the steps 3, which are set aside"));
+}
+
+TEST_F(BucketSave, ADamagedStepIsPassedOverAndReplaced) {
+  CheckpointManager manager(root_);
+  save(manager, 1, 1);
+  save(manager, 2, 2);
+  bucket_->remove("runs/step-00000002/shards-00000-of-00001.h5");
+  const auto found = manager.latest();
+  EXPECT_EQ(found->step.step, 1);
+  ASSERT_EQ(found->rejected.size(), 1u);
+  EXPECT_EQ(save(manager, 2, 3).directory, root_ / "step-00000002.g2");
+  EXPECT_EQ(restored(manager), values(3));
+}
+
+TEST_F(BucketSave, ASaveThatFailsLeavesNothing) {
+  CheckpointManager manager(root_);
+  save(manager, 1, 1);
+  const auto before = bucket_->objects();
+  TensorSource source = callback_tensor(
+      "w", {DType::f32, {10'000}},
+      [](const Box&, std::span<std::byte>) { throw Error(ErrorCode::io, "the tensor is gone"); });
+  EXPECT_THAT(message_of(ErrorCode::io, [&] { manager.save(2, {source}); }),
+              HasSubstr("the tensor is gone"));
+  EXPECT_THAT(steps(manager), ElementsAre(1));
+  EXPECT_THAT(strange_keys(), ElementsAre());
+  EXPECT_EQ(bucket_->objects().size(), before.size() + 1);  // the tombstone
+  save(manager, 2, 2);
+  EXPECT_EQ(restored(manager), values(2));
+}
+
+TEST_F(BucketSave, RefusesWhatABucketCannotHave) {
+  EXPECT_THAT(message_of(ErrorCode::unsupported,
+                         [&] { CheckpointManager(root_, {.write = {.parity_blocks = 2}}); }),
+              AllOf(HasSubstr("s3://memory/runs"), HasSubstr("found 2 parity blocks")));
+  const std::vector<float> all = values(1);
+  const auto save_as = [&](const fs::path& target, const EncodeOptions& encode) {
+    return save_together(GroupRendezvous({}, "save"), target, {host_source("w", all)}, {}, encode);
+  };
+  EXPECT_THAT(message_of(ErrorCode::unsupported, [&] { save_as(root_ / "model.sw", {}); }),
+              HasSubstr("found the name model.sw, needed that of a step in a bucket"));
+  const fs::path step = root_ / "step-00000007";
+  EXPECT_THAT(
+      message_of(ErrorCode::unsupported, [&] { save_as(step, {.unchanged_since = "earlier"}); }),
+      HasSubstr("chunks cannot be linked in a bucket"));
+  EXPECT_EQ(save_as(step, {}).directory, root_ / "step-00000007.g2");
+  EXPECT_EQ(restored(CheckpointManager(root_)), values(1));
+}
+
+TEST_F(BucketSave, AGroupSavesOneStep) {
+  const auto save_twice = [&](std::shared_ptr<SocketTransport> transport) {
+    const int rank = transport->rank();
+    CheckpointManager manager(
+        root_, {.keep = {.last = 1}, .group = ProcessGroup(transport, std::chrono::minutes(5))});
+    const Sharding sharding(Mesh::parse("x=3"), PartitionSpec::parse("x"));
+    for (const int step : {1, 2}) {
+      std::vector<float> own(3'000, static_cast<float>(10 * step + rank));
+      TensorSource source = shards_source(
+          "w", {DType::f32, {9'000}, sharding},
+          {{Box({rank * 3'000}, {rank * 3'000 + 3'000}), std::span<const float>(own)}});
+      manager.save(step, {source});
+    }
+  };
+  EXPECT_THAT(run_ranks(3, nullptr, save_twice), Each(""));
+  const CheckpointManager manager(root_, {.collect_garbage = false});
+  EXPECT_THAT(steps(manager), ElementsAre(2));
+  std::vector<float> all(9'000);
+  CheckpointReader(manager.latest()->step.directory).read("w", all);
+  for (std::size_t i = 0; i < all.size(); ++i) {
+    ASSERT_EQ(all[i], 20 + static_cast<float>(i / 3'000));
+  }
+  EXPECT_TRUE(bucket_->objects().contains("runs/step-00000002/shards-00002-of-00003.h5"));
+  EXPECT_THAT(strange_keys(), ElementsAre());
+}
+
+/// The bytes of a file that is written in pieces, in some order.
+std::string written(FileSystem& files, const fs::path& path, std::string_view text,
+                    const std::vector<std::size_t>& begins, std::size_t piece) {
+  const std::unique_ptr<File> file = files.create(path, Caching::direct);
+  for (const std::size_t begin : begins) {
+    const std::string_view bytes = text.substr(begin, piece);
+    file->write_at(begin, std::as_bytes(std::span(bytes)).data(), bytes.size());
+  }
+  file->resize(text.size());
+  file->sync();
+  file->close();
+  return path.filename().string();
+}
+
+TEST_F(BucketSave, AFileIsUploadedInPartsWhileItIsWritten) {
+  const auto files = bucket_detail::bucket_files(root_, 10);
+  const std::string text = "0123456789abcdefghijklmnopqrstuvwxyzABCDEFG";
+  int parts = 0;
+  bucket_->fault = [&](int) { return ++parts, MemoryBucket::Fault{}; };
+  // The front last, as the writer of shard files does; the piece from 28 on is left to be zeros.
+  written(*files, root_ / "x", text, {4, 8, 12, 16, 20, 24, 32, 36, 40, 0}, 4);
+  std::string wanted = text;
+  std::fill_n(wanted.begin() + 28, 4, '\0');
+  EXPECT_EQ(bucket_->objects()["runs/x"], wanted);
+  EXPECT_EQ(parts, 1 + 5 + 1);  // begun, put, completed
+  parts = 0;
+  written(*files, root_ / "y", "short", {0}, 5);
+  EXPECT_EQ(bucket_->objects()["runs/y"], "short");
+  EXPECT_EQ(parts, 1);
+  {
+    const std::unique_ptr<File> file = files->create(root_ / "z", Caching::direct);
+    const std::vector<std::byte> bytes(20);
+    file->write_at(10, bytes.data(), 20);
+    EXPECT_EQ(bucket_->open_uploads(), 1u);
+    message_of(ErrorCode::unsupported, [&] { file->write_at(12, bytes.data(), 1); });
+  }
+  EXPECT_EQ(bucket_->open_uploads(), 0u);
+  EXPECT_FALSE(bucket_->objects().contains("runs/z"));
+}
+
+}  // namespace
+}  // namespace shardwise
