@@ -18,6 +18,7 @@
 #include "shardwise/shard/error.h"
 #include "shardwise/storage/forwarding_file_system.h"
 #include "shardwise/storage/object/bucket_path.h"
+#include "shardwise/storage/object/detail/parallel_requests.h"
 
 namespace shardwise::bucket_detail {
 namespace {
@@ -183,16 +184,35 @@ class BucketFiles final : public ForwardingFileSystem {
     } catch (const Error& e) {
       if (e.code() != ErrorCode::not_found) throw;  // its first object makes it
     }
+    look_at_new(names);
     const std::lock_guard lock(mutex_);
     std::erase_if(names, [&](const std::string& name) { return removed_.contains(name); });
     return names;
   }
 
  private:
+  // A root has a tombstone for each step that ever was: they are looked at once, many at a time.
+  void look_at_new(const std::vector<std::string>& names) {
+    std::vector<std::string> unseen;
+    {
+      const std::lock_guard lock(mutex_);
+      for (const std::string& name : names) {
+        if (detail::parse_step_name(name) && seen_.insert(name).second) unseen.push_back(name);
+      }
+    }
+    detail::request_all(unseen.size(), 16, [&](std::size_t i) {
+      try {
+        static_cast<void>(open(root_ / unseen[i] / detail::kManifestName));
+      } catch (const Error& e) {
+        if (e.code() != ErrorCode::not_found) throw;
+      }
+    });
+  }
+
   const fs::path root_;
   const std::size_t part_bytes_;
-  std::mutex mutex_;  // guards the next one
-  std::set<std::string> removed_;
+  std::mutex mutex_;  // guards the next two
+  std::set<std::string> removed_, seen_;
 };
 
 }  // namespace

@@ -15,8 +15,8 @@ inline constexpr std::size_t kPartBytes = std::size_t{16} << 20;
 /// is written once, in any order: a part of `part_bytes` is uploaded by the thread that completes
 /// it, and the first one last. So the memory of a file is that of the parts that are being written.
 /// It has 9,000 parts at most, which are larger if its size is set before. Folders need not be
-/// made. list() leaves out the removed steps that open() has met, so that they cost one request
-/// once. Renames throw unsupported. Thread-safe.
+/// made. list() leaves out removed steps, which cost one request once. Renames throw unsupported.
+/// Thread-safe.
 std::shared_ptr<FileSystem> bucket_files(const std::filesystem::path& root,
                                          std::size_t part_bytes = kPartBytes);
 

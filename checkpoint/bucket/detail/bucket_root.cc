@@ -221,7 +221,11 @@ bool BucketRoot::is_over(const Generation& generation, std::int64_t more_seconds
 
 GarbageReport BucketRoot::collect_garbage(std::int64_t more_seconds) {
   GarbageReport report;
-  std::set<std::string> committed;  // prefixes
+  std::set<std::string> ended;                     // prefixes that nobody writes any more
+  std::map<std::string, std::size_t> num_objects;  // by prefix
+  for (const ObjectInfo& object : store_->list(prefix_).objects) {
+    ++num_objects[object.key.substr(0, object.key.rfind('/') + 1)];
+  }
   for (const Generation& one : generations()) {
     Generation::State state = one.state;
     const std::string name = to_string(one.name);
@@ -233,18 +237,20 @@ GarbageReport BucketRoot::collect_garbage(std::int64_t more_seconds) {
       state = seal(one.name);
       if (state == Generation::State::attempt) report.kept.push_back(name);
     }
+    if (state == Generation::State::attempt) continue;
+    ended.insert(prefix(one.name));
     if (state == Generation::State::committed) {
-      committed.insert(prefix(one.name));
       if (one.claim) store_->remove(one.claim->key);
+      continue;
     }
-    if (state != Generation::State::removed) continue;
-    const bool has_more = one.claim || store_->list(prefix(one.name)).objects.size() > 1;
+    const bool is_sealed_now = one.state == Generation::State::attempt;
+    if (!is_sealed_now && !one.claim && num_objects[prefix(one.name)] <= 1) continue;
     remove_objects(one.name);
-    if (has_more) report.removed.push_back(name);
+    report.removed.push_back(name);
   }
   // A request to begin an upload that was not answered has been repeated.
   store_->abort_uploads(prefix_, [&](const std::string& key) {
-    return committed.contains(key.substr(0, key.rfind('/') + 1));
+    return ended.contains(key.substr(0, key.rfind('/') + 1));
   });
   return report;
 }
