@@ -145,6 +145,7 @@ class Batch {
     }
     open.scope = scope;
     std::vector<Value> made;
+    made.reserve(wanted.size());
     for (const NodeId id : wanted) made.push_back(values.at(id));
     return made;
   }
