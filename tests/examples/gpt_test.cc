@@ -68,11 +68,12 @@ TEST(Plan, NamesTheAxisThatIsMissing) {
   const auto refusal = [](const char* plan, const char* mesh) {
     return message_of(ErrorCode::invalid_argument, [&] { Plan(plan, Mesh::parse(mesh)); });
   };
-  EXPECT_EQ(refusal("pipeline", "data=8"),
-            "found plan \"pipeline\", needed none, data, fsdp, tensor or 2d");
+  EXPECT_EQ(refusal("expert", "data=8"),
+            "found plan \"expert\", needed none, data, fsdp, tensor, 2d or pipeline");
   for (const auto& [plan, mesh, axis] :
        {std::array{"data", "model=2", "data"}, std::array{"tensor", "data=2", "model"},
-        std::array{"fsdp", "model=2", "data"}, std::array{"2d", "data=2", "model"}}) {
+        std::array{"fsdp", "model=2", "data"}, std::array{"2d", "data=2", "model"},
+        std::array{"pipeline", "data=8", "stage"}}) {
     const std::string message = refusal(plan, mesh);
     EXPECT_NE(message.find("needed one with an axis " + quoted(axis)), std::string::npos)
         << message;
