@@ -1,6 +1,7 @@
 // Trains a small GPT on the bytes of a text, written as if for one device. A plan spreads it over a
 // mesh of emulated devices: weights and batch are marked, the rest follows. It saves as it trains.
-// Started again, it continues from the newest checkpoint, on any mesh and plan.
+// Started again, it continues from the newest checkpoint, on any mesh and plan. With --generate it
+// continues texts instead.
 
 #include <fmt/core.h>
 
@@ -8,6 +9,7 @@
 #include <algorithm>
 #include <csignal>
 #include <cstdio>
+#include <fstream>
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <optional>
@@ -15,8 +17,10 @@
 #include <vector>
 
 #include "../step_facts.h"
+#include "generate.h"
 #include "model.h"
 #include "plan.h"
+#include "schedule.h"
 #include "shardwise/checkpoint/reader.h"
 #include "shardwise/convert/program_file.h"
 #include "shardwise/jobs/manager.h"
@@ -36,17 +40,23 @@ struct Options {
   gpt::Sizes sizes;
   gpt::Recipe recipe;
   std::string mesh = "data=4,model=2", plan = "tensor";
-  std::string weights, tokens = GPT_TEXT, checkpoints, program;
+  std::string weights, tokens = GPT_TEXT, checkpoints, program, schedule;
   std::int64_t micro_batches = 8;
   std::int64_t steps = 100, save_every = 50, kill_in_save = -1;
   std::uint64_t seed = 1;
   double learning_rate = 1e-3;
   bool json = false;
+
+  gpt::GenerateCommand generate;
+  std::string stop;
+  bool plan_only = false;
 };
 
-/// The plan "pipeline" has a stage for each device along the axis "stage".
+/// The plan "pipeline" has a stage for each device along the axis "stage", the plan "context" a
+/// block of positions for each along "context".
 gpt::Recipe recipe_of(const Options& options, const sw::Mesh& mesh) {
   gpt::Recipe recipe = options.recipe;
+  if (options.plan == "context") recipe.context_blocks = mesh.axis_size("context");
   if (options.plan != "pipeline") return recipe;
   recipe.scan = true;
   recipe.stages = mesh.axis_size("stage");
@@ -58,7 +68,7 @@ class Run {
  public:
   explicit Run(const Options& options)
       : options_(options),
-        mesh_(sw::Mesh::parse(options.mesh == "1" ? "" : options.mesh)),
+        mesh_(gpt::parse_mesh(options.mesh)),
         devices_(mesh_.size()),
         training_(devices_, mesh_, gpt::Plan(options.plan, mesh_), options.sizes,
                   recipe_of(options, mesh_)) {
@@ -84,6 +94,7 @@ class Run {
       for (const sw::DeviceId id : devices_.addressable()) devices_.at(id).reset_peak();
       const sw::Stopwatch watch;
       losses_.push_back(training_.step(*tokens_->next(), options_.learning_rate));
+      if (const auto dropped = training_.dropped()) dropped_.push_back(*dropped);
       seconds_.push_back(watch.seconds());
       if (step == start_) {
         const sw::StepSeconds first = training_.tracer().last_seconds();
@@ -98,8 +109,8 @@ class Run {
       }
       const std::int64_t done = step + 1;
       if (done % 10 == 0 || done == options_.steps || step == start_) {
-        fmt::print(stderr, "step {:5}: loss {:.4f}, {:.1f} ms\n", done, losses_.back(),
-                   1e3 * seconds_.back());
+        fmt::print(stderr, "step {:5}: loss {:.4f}{}, {:.1f} ms\n", done, losses_.back(),
+                   dropped_text(), 1e3 * seconds_.back());
       }
       if (manager_ && (done % options_.save_every == 0 || done == options_.steps)) save(done);
     }
@@ -109,23 +120,54 @@ class Run {
   Json result() const {
     Json json = {{"losses", Json::array()}};
     for (const double loss : losses_) json["losses"].push_back(fmt::format("{:a}", loss));
+    if (!dropped_.empty()) json["dropped"] = dropped_;
     json.update(examples::step_facts(training_.tracer().last(), mesh_.size()));
     json["measured_peak_bytes"] = measured_;
     json["first_step_seconds"] = first_seconds_;
     json["step_seconds"] = examples::median_after_first(seconds_);
+    if (options_.plan == "pipeline") {
+      json["bubble"] = schedule().bubble();
+      json["stages"] = Json::array();
+      for (const gpt::StageShare& share : shares()) {
+        json["stages"].push_back(
+            {{"layers", {share.first_layer, share.last_layer}}, {"peak_bytes", share.peak_bytes}});
+      }
+    }
     return json;
   }
 
   void summarize() const {
     if (losses_.empty()) return fmt::print("nothing to do: {} steps are done\n", start_);
-    fmt::print("mesh {}, plan {}: loss {:.4f} after step {}\n", mesh_.to_string(), options_.plan,
-               losses_.back(), options_.steps);
+    fmt::print("mesh {}, plan {}: loss {:.4f}{} after step {}\n", mesh_.to_string(), options_.plan,
+               losses_.back(), dropped_text(), options_.steps);
     fmt::print("first step {:.1f} ms to trace, partition and plan; a step {:.1f} ms\n",
                1e3 * first_seconds_, 1e3 * examples::median_after_first(seconds_));
+    if (options_.plan == "pipeline") fmt::print("{}", gpt::to_string(schedule(), shares()));
     fmt::print("{}", sw::to_string(sw::report(*training_.tracer().last(), sw::machines().front())));
   }
 
  private:
+  gpt::Schedule schedule() const { return {mesh_.axis_size("stage"), options_.micro_batches}; }
+
+  /// By the plan of the last step; empty without one.
+  std::vector<gpt::StageShare> shares() const {
+    std::vector<std::size_t> peaks;
+    const sw::Executable* const step = training_.tracer().last();
+    for (std::int64_t p = 0; step != nullptr && p < mesh_.size(); ++p) {
+      peaks.push_back(step->memory(p).peak_bytes);
+    }
+    if (peaks.empty()) return {};
+    return gpt::stage_shares(mesh_, options_.sizes.layers, peaks);
+  }
+
+  /// The dropped choices of the last step; empty without experts.
+  std::string dropped_text() const {
+    if (dropped_.empty()) return "";
+    const gpt::Sizes& sizes = options_.sizes;
+    return fmt::format(", dropped {} of {} choices", dropped_.back(),
+                       sizes.layers * sizes.batch * sizes.context * options_.recipe.experts.top_k);
+  }
+
   void save(std::int64_t step) {
     Json user = Json::parse(training_.user_json());
     user["loader"] = Json::parse(sw::to_json(tokens_->state()));
@@ -149,6 +191,7 @@ class Run {
   std::optional<sw::CheckpointManager> manager_;
   std::int64_t start_ = 0;
   std::vector<double> losses_, seconds_;
+  std::vector<std::int64_t> dropped_;  ///< by step; empty without experts
   std::vector<std::size_t> measured_;
   double first_seconds_ = 0;
 };
@@ -183,6 +226,66 @@ void add_model(CLI::App& app, Options& options) {
                "weights of layers are stacked (\"layers.wq\")");
 }
 
+void add_experts(CLI::App& app, gpt::Experts& experts) {
+  app.add_option("--experts", experts.count,
+                 "Experts of each layer, in place of one perceptron; 0: none");
+  app.add_option("--experts-per-token", experts.top_k);
+  app.add_option("--capacity", experts.capacity,
+                 "Places of the experts over the choices of a sequence's tokens; choices without a "
+                 "place are dropped. 0: none is dropped");
+}
+
+void add_serving(CLI::App& app, Options& options) {
+  gpt::GenerateCommand& command = options.generate;
+  app.add_option("--generate", command.texts,
+                 "Continues this text from the newest checkpoint and trains nothing; may be given "
+                 "several times")
+      ->allow_extra_args(false);
+  app.add_option("--new-tokens", command.options.tokens, "Most bytes that a text is continued by");
+  app.add_option("--temperature", command.options.temperature,
+                 "0: always the most likely byte; else draws by the logits over this");
+  app.add_option("--top-k", command.options.top_k, "Draws among the k most likely bytes; 0: all");
+  app.add_option("--stop", options.stop,
+                 "Ends a text before this character, or the byte of this number");
+  app.add_flag("--plan-only", options.plan_only,
+               "Prints what continuing --batch texts that fill --context needs, and runs nothing");
+  app.add_option("--memory", command.memory_bytes,
+                 "With --plan-only: a device's memory, as 24GiB, for the most that fits")
+      ->transform(CLI::AsSizeValue(false));
+}
+
+/// True if the options ask for texts, which are then printed.
+bool serve(Options& options) {
+  gpt::GenerateCommand& command = options.generate;
+  if (command.texts.empty() && !options.plan_only) return false;
+  command.mesh = options.mesh;
+  command.plan = options.plan;
+  command.checkpoints = options.checkpoints;
+  command.json = options.json;
+  command.options.seed = options.seed;
+  if (!options.stop.empty()) command.options.stop = gpt::stop_byte(options.stop);
+  const gpt::Recipe recipe = recipe_of(options, gpt::parse_mesh(options.mesh));
+  options.plan_only ? plan_serving(command, options.sizes, recipe)
+                    : generate(command, options.sizes, recipe);
+  return true;
+}
+
+void draw_schedule(const Options& options) {
+  if (options.schedule.empty()) return;
+  if (options.plan != "pipeline") {
+    throw sw::Error(sw::ErrorCode::invalid_argument,
+                    fmt::format("--schedule: found the plan {}, needed pipeline", options.plan));
+  }
+  const sw::Mesh mesh = gpt::parse_mesh(options.mesh);
+  static_cast<void>(gpt::Plan(options.plan, mesh));  // throws without an axis "stage"
+  std::ofstream file(options.schedule);
+  file << gpt::to_svg({mesh.axis_size("stage"), options.micro_batches});
+  if (!file.flush()) {
+    throw sw::Error(sw::ErrorCode::io,
+                    fmt::format("--schedule: {} cannot be written", options.schedule));
+  }
+}
+
 }  // namespace
 
 // CLI11 throws while options are declared only if this file has a mistake.
@@ -190,18 +293,28 @@ void add_model(CLI::App& app, Options& options) {
 int main(int argc, char** argv) {
   sw::choose_blas_kernels();  // before there are other threads
   Options options;
-  CLI::App app{"Trains a small GPT on the bytes of a text, sharded over emulated devices"};
+  CLI::App app{
+      "Trains a small GPT on the bytes of a text, sharded over emulated devices, or continues "
+      "texts"};
   app.option_defaults()->always_capture_default();
   add_model(app, options);
+  add_experts(app, options.recipe.experts);
+  add_serving(app, options);
   app.add_option(
       "--mesh", options.mesh,
-      "Axes data or fsdp (the batch), model and stage, as data=4,model=2; 1: one device");
-  app.add_option("--plan", options.plan,
-                 "How the weights are cut: none, data, fsdp, tensor, 2d, pipeline (then --scan)");
+      "Axes data or fsdp (the batch), model, stage, context and expert, as data=4,model=2; 1: one "
+      "device");
+  app.add_option(
+      "--plan", options.plan,
+      "How the weights are cut: none, data, fsdp, tensor, 2d, pipeline (then --scan), context "
+      "(the positions), expert (then --experts)");
   app.add_option("--micro-batches", options.micro_batches, "Of the plan pipeline");
+  app.add_option("--schedule", options.schedule,
+                 "Draws the schedule of the plan pipeline into this file, an SVG");
   app.add_option("--steps", options.steps, "Train up to this step");
   app.add_option("--learning-rate", options.learning_rate);
-  app.add_option("--seed", options.seed, "Of the first weights, and of the order of the text");
+  app.add_option("--seed", options.seed,
+                 "Of the first weights, the order of the text, and bytes that are drawn");
   app.add_option("--weights", options.weights, "First weights: a .safetensors");
   app.add_option(
       "--tokens", options.tokens,
@@ -218,11 +331,13 @@ int main(int argc, char** argv) {
   app.add_flag("--json", options.json, "Print one JSON object: losses, bytes, memory, seconds");
   CLI11_PARSE(app, argc, argv);
   try {
+    if (serve(options)) return 0;
     if (options.tokens.empty()) {
       throw sw::Error(
           sw::ErrorCode::invalid_argument,
           "found no text to train on, needed --tokens, or Debian's bible-kjv when built");
     }
+    draw_schedule(options);
     Run run(options);
     run.train();
     if (options.json) {

@@ -2,10 +2,12 @@
 
 #include <fmt/format.h>
 
+#include <cmath>
 #include <nlohmann/json.hpp>
 #include <span>
 #include <utility>
 
+#include "shardwise/runtime/nn/attention.h"
 #include "shardwise/runtime/nn/optimizers.h"
 #include "shardwise/shard/error.h"
 
@@ -28,11 +30,39 @@ const char* name(Activation activation) {
   return "unknown";
 }
 
-/// Throws invalid_argument naming every difference.
-void check_same_model(const sw::CheckpointReader& reader, const std::string& own) {
-  const Json found = Json::parse(reader.user_json()), needed = Json::parse(own);
+}  // namespace
+
+std::string user_json(const Sizes& sizes, const Recipe& recipe) {
+  Json json{{"model", "gpt"},
+            {"layers", sizes.layers},
+            {"width", sizes.width},
+            {"heads", sizes.heads},
+            {"context", sizes.context},
+            {"activation", name(recipe.activation)},
+            {"norm", recipe.norm == Norm::rms ? "rms" : "layer"},
+            {"dropout", recipe.dropout},
+            {"clip", recipe.clip}};
+  if (recipe.scan) json["scan"] = true;
+  if (recipe.experts.count > 0) {
+    json["experts"] = recipe.experts.count;
+    json["experts_per_token"] = recipe.experts.top_k;
+    json["capacity"] = recipe.experts.capacity;
+  }
+  return json.dump();
+}
+
+void check_same_model(const sw::CheckpointReader& reader, const Sizes& sizes, const Recipe& recipe,
+                      Use use) {
+  const Json found = Json::parse(reader.user_json());
+  Json needed = Json::parse(user_json(sizes, recipe));
+  for (const char* const key : {"scan", "experts"}) {  // absent if the model has none
+    if (found.is_object() && found.contains(key)) needed.emplace(key, nullptr);
+  }
   std::string differences;
   for (const auto& [key, value] : needed.items()) {
+    if (use == Use::serving && (key == "dropout" || key == "clip" || key == "capacity")) {
+      continue;
+    }
     const Json other = found.is_object() && found.contains(key) ? found[key] : Json();
     if (other == value) continue;
     differences += fmt::format("{}found {} {}, needed {}", differences.empty() ? "" : "; ", key,
@@ -40,10 +70,9 @@ void check_same_model(const sw::CheckpointReader& reader, const std::string& own
   }
   if (differences.empty()) return;
   throw sw::Error(sw::ErrorCode::invalid_argument,
-                  fmt::format("resume from {}: {}", reader.directory().string(), differences));
+                  fmt::format("{} {}: {}", use == Use::training ? "resume from" : "generate from",
+                              reader.directory().string(), differences));
 }
-
-}  // namespace
 
 Training::Training(sw::Devices& devices, const sw::Mesh& mesh, const Plan& plan, const Sizes& sizes,
                    const Recipe& recipe)
@@ -51,14 +80,10 @@ Training::Training(sw::Devices& devices, const sw::Mesh& mesh, const Plan& plan,
       mesh_(mesh),
       plan_(plan),
       sizes_(sizes),
-      recipe_(recipe),
+      recipe_(plan.spread(recipe)),
       weights_(gpt::weights(sizes, recipe)),
       tracer_(devices, {.mesh = mesh}) {
-  if (sizes.width % sizes.heads != 0) {
-    throw sw::Error(sw::ErrorCode::invalid_argument,
-                    fmt::format("found {} heads for a width of {}, needed a divisor", sizes.heads,
-                                sizes.width));
-  }
+  check(sizes, recipe);
   if (!(recipe.dropout >= 0 && recipe.dropout < 1)) {
     throw sw::Error(sw::ErrorCode::invalid_argument,
                     fmt::format("found dropout {}, needed is 0 to less than 1", recipe.dropout));
@@ -127,22 +152,8 @@ void Training::begin(std::uint64_t seed, const std::optional<std::map<std::strin
   state_ = sw::AdamWState<sw::Tensor>{std::move(first), std::move(second), std::move(steps)};
 }
 
-std::string Training::user_json() const {
-  Json json{{"model", "gpt"},
-            {"layers", sizes_.layers},
-            {"width", sizes_.width},
-            {"heads", sizes_.heads},
-            {"context", sizes_.context},
-            {"activation", name(recipe_.activation)},
-            {"norm", recipe_.norm == Norm::rms ? "rms" : "layer"},
-            {"dropout", recipe_.dropout},
-            {"clip", recipe_.clip}};
-  if (recipe_.scan) json["scan"] = true;
-  return json.dump();
-}
-
 void Training::restore(const sw::CheckpointReader& reader) {
-  check_same_model(reader, user_json());
+  check_same_model(reader, sizes_, recipe_, Use::training);
   std::vector<sw::TensorRequest> requests;
   for (const char* const prefix : {"", "m.", "v."}) {
     for (const Weight& weight : weights_) {
@@ -171,18 +182,20 @@ sw::Tensor Training::input(const sw::HostBatch& batch, const char* field) {
   sw::Tensor tensor =
       tracer_.tensor(type, std::span(whole.data.get(), whole.bytes), field, sw::MemoryKind::loader);
   sw::mark_sharding(tensor, mesh_, plan_.batch());
-  return tensor;
+  if (recipe_.context_blocks == 0) return tensor;
+  sw::Tensor ordered = sw::zigzag(tensor, 1, recipe_.context_blocks);
+  sw::mark_sharding(ordered, mesh_, plan_.ordered_batch());
+  return ordered;
 }
 
 double Training::step(const sw::HostBatch& batch, double learning_rate) {
   // The tensors named in here are released before the step runs, so it can reuse their memory.
-  const sw::Tensor loss = [&] {
+  const Loss loss = [&] {
     const sw::Tensor tokens = input(batch, "tokens"), targets = input(batch, "targets");
     std::map<std::string, sw::Tensor> by_name;
     for (std::size_t i = 0; i < weights_.size(); ++i) by_name.emplace(weights_[i].name, values_[i]);
-    const sw::Tensor mean =
-        gpt::loss(tracer_, sizes_, recipe_, by_name, state_->steps, tokens, targets);
-    std::vector<sw::Tensor> gradients = sw::grad(mean, values_);
+    Loss made = gpt::loss(tracer_, sizes_, recipe_, by_name, state_->steps, tokens, targets);
+    std::vector<sw::Tensor> gradients = sw::grad(made.mean, values_);
     const auto in_optimizer = tracer_.scope("optimizer");
     if (recipe_.clip > 0) sw::clip_by_global_norm(gradients, recipe_.clip);
     // A tensor, since as a number each rate of a schedule would make another program.
@@ -190,10 +203,11 @@ double Training::step(const sw::HostBatch& batch, double learning_rate) {
     const sw::Tensor rate =
         tracer_.tensor({sw::DType::f32, {}}, std::as_bytes(std::span(&number, 1)), "learning rate");
     sw::adamw(values_, *state_, gradients, rate);
-    return mean;
+    return made;
   }();
   tracer_.mark_step();
-  return loss.item();
+  if (loss.dropped) dropped_ = std::llround(loss.dropped->item());
+  return loss.mean.item();
 }
 
 std::vector<sw::TensorSource> Training::sources() const {

@@ -17,12 +17,23 @@
 
 namespace gpt {
 
+/// The model's sizes and recipe, for SaveOptions::user_json.
+std::string user_json(const Sizes& sizes, const Recipe& recipe);
+
+/// Dropout and clipping belong to training only.
+enum class Use { training, serving };
+
+/// Throws invalid_argument naming every difference between a checkpoint's user_json and this
+/// model's.
+void check_same_model(const shardwise::CheckpointReader& reader, const Sizes& sizes,
+                      const Recipe& recipe, Use use);
+
 /// A GPT in training: its weights and AdamW's state on a mesh of devices, cut as a plan says. Call
 /// begin() or restore() first. Keeps a reference to the devices. Thread-compatible.
 class Training {
  public:
-  /// Throws invalid_argument if the heads do not divide the width, and for an impossible rate of
-  /// dropout or norm of gradients.
+  /// Throws invalid_argument as check() and Plan::spread(), and for an impossible rate of dropout
+  /// or norm of gradients.
   Training(shardwise::Devices& devices, const shardwise::Mesh& mesh, const Plan& plan,
            const Sizes& sizes, const Recipe& recipe = {});
 
@@ -35,11 +46,13 @@ class Training {
   /// CheckpointReader.
   void restore(const shardwise::CheckpointReader& reader);
 
-  /// The model's sizes and recipe, for SaveOptions::user_json.
-  std::string user_json() const;
+  std::string user_json() const { return gpt::user_json(sizes_, recipe_); }
 
   /// One step on the fields "tokens" and "targets", i32 [batch, context]; gives the loss before it.
   double step(const shardwise::HostBatch& batch, double learning_rate);
+
+  /// Choices of experts in the last step that found no place; absent without experts.
+  std::optional<std::int64_t> dropped() const { return dropped_; }
 
   /// Weights ("l0.wq") and state ("m.l0.wq", "v.l0.wq", "steps"), as they are now.
   std::vector<shardwise::TensorSource> sources() const;
@@ -58,6 +71,7 @@ class Training {
   shardwise::Tracer tracer_;
   std::vector<shardwise::Tensor> values_;  ///< by weight
   std::optional<shardwise::AdamWState<shardwise::Tensor>> state_;
+  std::optional<std::int64_t> dropped_;
 };
 
 }  // namespace gpt

@@ -12,7 +12,7 @@ namespace {
 
 constexpr std::array<const char*, 8> kColours = {"#4269d0", "#a5b7ea", "#efb118", "#f8dd97",
                                                  "#3ca951", "#a3d8ac", "#ff725c", "#ffc0b6"};
-constexpr double kWidth = 860, kHeight = 400, kLeft = 60, kRight = 170, kTop = 50, kBottom = 40;
+constexpr double kWidth = 860, kHeight = 400, kLeft = 60, kRight = 200, kTop = 50, kBottom = 40;
 
 template <class Of>
 std::vector<std::string> names(const std::vector<Bar>& bars, Of of) {

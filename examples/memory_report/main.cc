@@ -1,8 +1,9 @@
-// How much memory would training need? One study plans a step of GPTs of 124 million to 4 billion
-// parameters, under four layouts, with and without recomputation: it prints the memory of the
-// fullest device, and the share of a machine's peak that such a step would reach, by a model. The
-// other finds the largest batch and the largest images for which a step of ResNet-50 fits, if
-// images or their rows are cut. No tensor of a model is allocated.
+// How much memory would training need, and how fast would it be? The study "memory" plans a step of
+// GPTs of 124 million to 4 billion parameters, under four layouts, with and without recomputation:
+// it prints the memory of the fullest device, and the share of a machine's peak that such a step
+// would reach, by a model. It also finds the largest batch and the largest images for which a step
+// of ResNet-50 fits, if images or their rows are cut. The study "parallelism" compares 1-d cuts
+// with FSDP, 2-d cuts and a pipeline. No tensor of a model is allocated.
 
 #include <fmt/core.h>
 #include <unistd.h>
@@ -27,9 +28,9 @@ using Json = nlohmann::ordered_json;
 constexpr double kGiB = 1024.0 * 1024 * 1024;
 
 struct Options {
-  std::int64_t devices = 16, batch = 16;
+  std::int64_t devices = 16, batch = 0;
   double limit_gib = 32;
-  std::string mesh, plan = "all", svg, mfu_svg, machine = "tpu-v4";
+  std::string study = "memory", mesh, plan = "all", svg, mfu_svg, machine = "tpu-v4";
   bool json = false, check = false;
 };
 
@@ -52,6 +53,7 @@ std::vector<std::string> machine_ids() {
 
 /// The layouts that the options select.
 std::vector<Layout> chosen_layouts(const Options& options, std::int64_t devices) {
+  if (options.study == "parallelism") return parallel_layouts(devices);
   std::vector<Layout> chosen =
       options.mesh.empty() ? layouts(devices) : layouts_on(sw::Mesh::parse(options.mesh));
   if (options.plan != "all") {
@@ -63,6 +65,21 @@ std::vector<Layout> chosen_layouts(const Options& options, std::int64_t devices)
       fmt::format("plan \"{}\": found mesh \"{}\", needed one with an axis data or fsdp "
                   "for the batch, and model for the plans tensor and 2d",
                   options.plan, options.mesh));
+}
+
+void check_parallelism(const Options& options) {
+  if (!options.mesh.empty() || options.plan != "all") {
+    throw sw::Error(sw::ErrorCode::invalid_argument,
+                    "study parallelism: found --mesh or --plan, needed --devices: it has meshes "
+                    "and plans of its own");
+  }
+  const std::int64_t rows = 8 * options.devices / 4;
+  if (options.devices % 4 == 0 && options.batch % rows == 0) return;
+  throw sw::Error(
+      sw::ErrorCode::invalid_argument,
+      fmt::format("study parallelism: found {} devices and a batch of {}, needed a multiple of 4, "
+                  "for 4 stages, and of 2 sequences for each device, for 8 micro-batches",
+                  options.devices, options.batch));
 }
 
 std::string resnet_mesh(const Options& options) {
@@ -83,6 +100,13 @@ std::vector<Row> plan_all(const Options& options) {
         const auto recompute = recomputes ? gpt::Recompute::all : gpt::Recompute::none;
         rows.push_back(
             {model, layout, recomputes, plan(model.sizes, layout, recompute, machine_of(options))});
+      }
+      if (layout.name != "1-d") continue;
+      for (Row row : {rows[rows.size() - 2], rows.back()}) {
+        row.layout.name = "FSDP, counted";
+        row.planned =
+            counted_as_fsdp(row.planned, model.sizes, options.devices, machine_of(options));
+        rows.push_back(std::move(row));
       }
     }
   }
@@ -113,6 +137,31 @@ void print_table(const Options& options, const std::vector<Row>& rows) {
       "! is more than {:g} GiB. MFU is modelled, not measured, on {} ({}): 6 x parameters x tokens "
       "over the devices' peak in that time; collectives and computing take turns.\n",
       options.limit_gib, machine.name, machine.source);
+}
+
+/// One row for each model and cut: memory, traffic and utilization, kept and recomputed.
+void print_parallelism(const Options& options, const std::vector<Row>& rows) {
+  fmt::print(
+      "One training step of a GPT in f32 with AdamW, batch {} of 1,024 tokens, on {} devices. "
+      "Planned, not run.\n{:<6} {:<14} {:<17} {:>9} {:>9} {:>9} {:>9} {:>7} {:>11}\n",
+      options.batch, options.devices, "model", "cut", "mesh", "peak GiB", "again GiB", "sent GiB",
+      "bubble %", "MFU %", "again MFU %");
+  for (std::size_t i = 0; i + 1 < rows.size(); i += 2) {
+    const Row& row = rows[i];
+    const Planned &kept = row.planned, &again = rows[i + 1].planned;
+    fmt::print("{:<6} {:<14} {:<17} {:>9.2f} {:>9.2f} {:>9.2f} {:>9.1f} {:>7.1f} {:>11.1f}\n",
+               row.model.name, row.layout.name, row.layout.mesh,
+               static_cast<double>(kept.peak_bytes) / kGiB,
+               static_cast<double>(again.peak_bytes) / kGiB, kept.wire_bytes / kGiB,
+               1e2 * kept.bubble, 1e2 * kept.modelled_mfu, 1e2 * again.modelled_mfu);
+  }
+  const sw::Machine& machine = machine_of(options);
+  fmt::print(
+      "again: with recomputation of the layers. MFU is modelled, not measured, on {} ({}): 6 x "
+      "parameters x tokens over the devices' peak in that time; collectives and computing take "
+      "turns. \"FSDP, counted\" computes as 1-d does, and sends each weight three times: two "
+      "gathers and a reduce-scatter of its gradient.\n",
+      machine.name, machine.source);
 }
 
 struct Studied {
@@ -156,6 +205,7 @@ Json to_json(const Studied& studied, const sw::Machine& machine) {
                     {"recomputes", row.recomputes},
                     {"planned_peak_bytes", row.planned.peak_bytes},
                     {"planned_wire_bytes", row.planned.wire_bytes},
+                    {"bubble", row.planned.bubble},
                     {"modelled_on", machine.id},
                     {"modelled_seconds", row.planned.modelled_seconds},
                     {"modelled_mfu", row.planned.modelled_mfu},
@@ -200,7 +250,7 @@ void write_charts(const Options& options, const std::vector<Row>& rows) {
 
 /// Runs a small model under each layout, and returns whether all peaks are as planned.
 bool check(const Options& options) {
-  const gpt::Sizes small{.layers = 2, .width = 64, .heads = 4, .context = 64, .batch = 16};
+  const gpt::Sizes small{.layers = 4, .width = 64, .heads = 4, .context = 64, .batch = 16};
   bool all_equal = true;
   for (const Layout& layout : chosen_layouts(options, std::min<std::int64_t>(options.devices, 8))) {
     for (const auto recompute : {gpt::Recompute::none, gpt::Recompute::all}) {
@@ -224,19 +274,26 @@ int main(int argc, char** argv) {
       "Plans training steps of GPTs of four sizes and of ResNet-50, and prints what memory they "
       "need"};
   app.option_defaults()->always_capture_default();
+  app.add_option("--study", options.study,
+                 "memory: of GPTs and ResNet-50 under usual cuts; parallelism: the utilization of "
+                 "1-d cuts, FSDP, 2-d cuts and a pipeline, of GPTs")
+      ->check(CLI::IsMember({"memory", "parallelism"}));
   CLI::Option* const devices =
       app.add_option("--devices", options.devices, "Devices of the meshes of each plan")
           ->check(CLI::Range(1, 4096));
-  app.add_option("--mesh", options.mesh,
-                 "One mesh instead, for both studies: axes data or fsdp (the batch) and model, as "
-                 "data=4,model=4")
+  app.add_option(
+         "--mesh", options.mesh,
+         "One mesh instead, for GPTs and ResNet-50: axes data or fsdp (the batch) and model, as "
+         "data=4,model=4")
       ->excludes(devices);
   app.add_option("--plan", options.plan,
                  "How the weights are cut: data (replicated), fsdp, tensor, 2d; all: those for "
                  "which the mesh has the axes")
       ->check(CLI::IsMember({"all", "data", "fsdp", "tensor", "2d"}));
-  app.add_option("--batch", options.batch, "Sequences of 1,024 tokens in a step")
-      ->check(CLI::Range(1, 65536));
+  app.add_option("--batch", options.batch,
+                 "Sequences of 1,024 tokens in a step; 16 for memory, 128 for parallelism")
+      ->check(CLI::Range(1, 65536))
+      ->default_str("");
   app.add_option("--limit", options.limit_gib, "GiB of one device: what needs more is marked")
       ->check(CLI::Range(0.0, 1e6));
   app.add_option("--svg", options.svg, "Draw the peaks into this file");
@@ -248,11 +305,17 @@ int main(int argc, char** argv) {
   app.add_flag("--check", options.check,
                "Run a small model instead, and compare planned with measured memory");
   CLI11_PARSE(app, argc, argv);
+  const bool compares = options.study == "parallelism";
+  if (options.batch == 0) options.batch = compares ? 128 : 16;
   try {
+    if (compares) check_parallelism(options);
     if (options.check) return check(options) ? 0 : 1;
-    const Studied studied{plan_all(options), search_all(options)};
+    const Studied studied{plan_all(options),
+                          compares ? std::vector<Largest>() : search_all(options)};
     if (options.json) {
       fmt::print("{}\n", to_json(studied, machine_of(options)).dump());
+    } else if (compares) {
+      print_parallelism(options, studied.gpts);
     } else {
       print_table(options, studied.gpts);
       print_largest(options, studied.resnets);

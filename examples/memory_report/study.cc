@@ -22,10 +22,14 @@ using MakeTensor = std::function<sw::Tensor(const sw::TensorType& type, const st
                                             sw::MemoryKind kind)>;
 
 /// Records a step. `held` keeps the tensors that it replaces, like a training loop.
-sw::Tensor record_step(sw::Tracer& tracer, const gpt::Sizes& sizes, const gpt::Plan& plan,
+sw::Tensor record_step(sw::Tracer& tracer, const gpt::Sizes& sizes, const Layout& layout,
                        gpt::Recompute recompute, const MakeTensor& make,
                        std::vector<sw::Tensor>& held) {
-  const gpt::Recipe recipe{.recompute = recompute};
+  const gpt::Plan plan(layout.plan, sw::Mesh::parse(layout.mesh));
+  const gpt::Recipe recipe{.recompute = recompute,
+                           .scan = layout.stages > 0,
+                           .stages = layout.stages,
+                           .micro_batches = layout.micro_batches};
   const auto marked = [&](const std::string& name, const sw::Shape& shape, sw::MemoryKind kind) {
     sw::Tensor tensor = make({sw::DType::f32, shape}, name, kind);
     sw::mark_sharding(tensor, plan.weight(name, shape));
@@ -45,7 +49,7 @@ sw::Tensor record_step(sw::Tracer& tracer, const gpt::Sizes& sizes, const gpt::P
   sw::Tensor tokens = make(ids, "tokens", sw::MemoryKind::loader);
   sw::Tensor targets = make(ids, "targets", sw::MemoryKind::loader);
   for (sw::Tensor* const input : {&tokens, &targets}) sw::mark_sharding(*input, plan.batch());
-  sw::Tensor loss = gpt::loss(tracer, sizes, recipe, by_name, state.steps, tokens, targets);
+  sw::Tensor loss = gpt::loss(tracer, sizes, recipe, by_name, state.steps, tokens, targets).mean;
   by_name.clear();
   sw::adamw(weights, state, sw::grad(loss, weights), 1e-4);
   held = std::move(weights);
@@ -54,6 +58,13 @@ sw::Tensor record_step(sw::Tracer& tracer, const gpt::Sizes& sizes, const gpt::P
   }
   held.push_back(state.steps);
   return loss;
+}
+
+double mfu(const gpt::Sizes& sizes, double seconds, std::int64_t devices,
+           const sw::Machine& machine) {
+  const auto tokens = static_cast<double>(sizes.batch * sizes.context);
+  return 6 * parameters(sizes) * tokens / seconds /
+         (static_cast<double>(devices) * machine.flops_per_second);
 }
 
 }  // namespace
@@ -91,6 +102,13 @@ std::vector<Layout> layouts(std::int64_t devices) {
           {"2-d", both, "2d"}};
 }
 
+std::vector<Layout> parallel_layouts(std::int64_t devices) {
+  const std::vector<Layout> all = layouts(devices);
+  return {{"1-d", all[1].mesh, all[1].plan},
+          all[3],
+          {"pipeline", fmt::format("data={},stage=4", devices / 4), "pipeline", 4, 8}};
+}
+
 std::vector<Layout> layouts_on(const sw::Mesh& mesh) {
   std::vector<Layout> fit;
   for (Layout& layout : layouts(mesh.size())) {
@@ -112,7 +130,7 @@ Planned plan(const gpt::Sizes& sizes, const Layout& layout, gpt::Recompute recom
   sw::Tracer tracer(devices, {.mesh = mesh});
   std::vector<sw::Tensor> held;
   const sw::Tensor loss = record_step(
-      tracer, sizes, gpt::Plan(layout.plan, mesh), recompute,
+      tracer, sizes, layout, recompute,
       [&](const sw::TensorType& type, const std::string& name, sw::MemoryKind kind) {
         return tracer.abstract_tensor(type, name, kind);
       },
@@ -128,10 +146,26 @@ Planned plan(const gpt::Sizes& sizes, const Layout& layout, gpt::Recompute recom
   planned.seconds = tracer.last_seconds().trace + tracer.last_seconds().compile;
   const sw::StepReport modelled = sw::report(*step, machine);
   planned.modelled_seconds = modelled.compute_seconds + modelled.collective_seconds;
-  const auto tokens = static_cast<double>(sizes.batch * sizes.context);
-  planned.modelled_mfu = 6 * parameters(sizes) * tokens / planned.modelled_seconds /
-                         (static_cast<double>(mesh.size()) * machine.flops_per_second);
+  planned.compute_seconds = modelled.compute_seconds;
+  planned.modelled_mfu = mfu(sizes, planned.modelled_seconds, mesh.size(), machine);
+  if (layout.stages > 0) {
+    const auto waits = static_cast<double>(layout.stages - 1);
+    planned.bubble = waits / (waits + static_cast<double>(layout.micro_batches));
+  }
   return planned;
+}
+
+Planned counted_as_fsdp(Planned one_dim, const gpt::Sizes& sizes, std::int64_t devices,
+                        const sw::Machine& machine) {
+  const auto others = static_cast<double>(devices - 1);
+  const double weights = parameters(sizes) * sizeof(float);
+  const double collectives = 3 * static_cast<double>(sizes.layers + 1);
+  one_dim.wire_bytes = 3 * weights * others / static_cast<double>(devices);
+  one_dim.modelled_seconds = one_dim.compute_seconds +
+                             one_dim.wire_bytes / machine.link_bytes_per_second +
+                             collectives * others * machine.link_seconds;
+  one_dim.modelled_mfu = mfu(sizes, one_dim.modelled_seconds, devices, machine);
+  return one_dim;
 }
 
 std::size_t measured_peak(const gpt::Sizes& sizes, const Layout& layout, gpt::Recompute recompute) {
@@ -140,7 +174,7 @@ std::size_t measured_peak(const gpt::Sizes& sizes, const Layout& layout, gpt::Re
   sw::Tracer tracer(devices, {.mesh = mesh});
   std::vector<sw::Tensor> held;
   const sw::Tensor loss = record_step(
-      tracer, sizes, gpt::Plan(layout.plan, mesh), recompute,
+      tracer, sizes, layout, recompute,
       [&](const sw::TensorType& type, const std::string& name, sw::MemoryKind kind) {
         return sw::full(tracer, type, 0, name, kind);
       },

@@ -30,10 +30,12 @@ struct Planned {
   std::size_t peak_bytes = 0;  ///< of the device that needs most
   double wire_bytes = 0;       ///< sent by one device
   double seconds = 0;          ///< to trace and plan
+  double bubble = 0;           ///< share of a pipeline's trips that a stage waits
 
   /// Time of the step on a machine, by a model without measurements. Collectives and computing do
   /// not overlap.
   double modelled_seconds = 0;
+  double compute_seconds = 0;  ///< the part of it without collectives
 
   /// Model FLOPS utilization in that time, as the study defines it: 6 operations for each parameter
   /// and token, over the peak of all devices.
@@ -43,16 +45,28 @@ struct Planned {
 /// The cut of the weights and the mesh: see gpt::Plan.
 struct Layout {
   std::string name, mesh, plan;
+  std::int64_t stages = 0, micro_batches = 0;  ///< of a pipeline of the layers; 0: no pipeline
 };
 
 /// Replicated, FSDP, tensor and 2-d layouts on this number of devices.
 std::vector<Layout> layouts(std::int64_t devices);
+
+/// Weights cut along one dim, 2-d, and a pipeline of 4 stages and 8 micro-batches. `devices` is a
+/// multiple of 4.
+std::vector<Layout> parallel_layouts(std::int64_t devices);
 
 /// The layouts for which a mesh has the axes: data or fsdp, and model.
 std::vector<Layout> layouts_on(const shardwise::Mesh& mesh);
 
 Planned plan(const gpt::Sizes& sizes, const Layout& layout, gpt::Recompute recompute,
              const shardwise::Machine& machine);
+
+/// FSDP by its own count, for a plan with weights cut along one dim: each device sends each weight
+/// (n - 1) / n times in each of three collectives, two gathers and a reduce-scatter of gradients,
+/// for each layer and for the rest. Computing and memory are the plan's. (Source: Zhao et al.,
+/// arXiv 2304.11277.)
+Planned counted_as_fsdp(Planned one_dim, const gpt::Sizes& sizes, std::int64_t devices,
+                        const shardwise::Machine& machine);
 
 /// The same step run, with zeros for weights: the peak that each device counted.
 std::size_t measured_peak(const gpt::Sizes& sizes, const Layout& layout, gpt::Recompute recompute);

@@ -1,4 +1,4 @@
-"""Fine-tuning with numpy: a frozen base and a small adapter. Each step has both, and the base is on the disk once:
+"""Fine-tunes with numpy: a frozen base and a small adapter. Each step has both, and the base is on the disk once:
 
     python examples/python/adapter_job.py checkpoints --steps 20
     shardwise ls checkpoints

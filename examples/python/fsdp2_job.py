@@ -1,4 +1,4 @@
-"""A training job under FSDP2 that saves as it goes; killed at any moment, it goes on from its newest valid checkpoint, on
+"""Trains under FSDP2 and saves as it goes; killed at any moment, it goes on from its newest valid checkpoint, on
 as many processes as there are then:
 
     torchrun --nproc-per-node 4 examples/python/fsdp2_job.py checkpoints --steps 40
@@ -33,7 +33,7 @@ def build() -> tuple[nn.Module, torch.optim.Optimizer]:
 
 
 def batch(step: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """This rank's rows of a batch that is the same on any number of ranks."""
+    """Returns this rank's rows of a batch that is the same on any number of ranks."""
     random = torch.Generator().manual_seed(step)
     x = torch.randn(BATCH, 256, generator=random)
     mine = slice(dist.get_rank(), None, dist.get_world_size())
@@ -91,7 +91,7 @@ def main() -> None:
     weight = model[0].weight.full_tensor()
     if rank == 0:
         print(f"model.0.weight_sum {weight.double().sum().item():.9g}")
-    # Gloo's thread lets go of the last gather a moment after it; that must not be after Python's end (torch 2.9).
+    # Gloo's thread releases the last gather a moment later; that must not be after Python's end (torch 2.9).
     dist.barrier()
     dist.destroy_process_group()
 

@@ -1,4 +1,4 @@
-"""A training job with numpy alone that saves as it goes; killed at any moment, it goes on from its newest valid checkpoint:
+"""Trains with numpy alone and saves as it goes; killed at any moment, it goes on from its newest valid checkpoint:
 
     python examples/python/numpy_job.py checkpoints --steps 40
 

@@ -154,7 +154,7 @@ void dynamic_slice(const ConstShardView& in, const Dims& starts, const ShardView
 
 void dynamic_update_slice(const ConstShardView& in, const ConstShardView& update,
                           const Dims& starts, const ShardView& out) {
-  copy_moved(in, Dims::filled(starts.size(), 0), out);
+  if (in.data != out.data) copy_moved(in, Dims::filled(starts.size(), 0), out);
   copy_moved(update, starts, out);
 }
 

@@ -25,6 +25,11 @@ struct NodeRef {
   const TensorType& type() const { return graph->node(id).type; }
 };
 
+/// Marks a node, as mark_sharding() of tensors does. The spec has an entry for each dim.
+inline void mark_sharding(const NodeRef& node, const PartitionSpec& spec) {
+  node.graph->node(node.id).mark = spec;
+}
+
 /// Appends a node whose operands are nodes of one graph; `context` is any node of it. While the
 /// body of a scan is recorded, the node belongs to the body, and operands from around it become
 /// inputs. `wanted` gives the parts of the result's type that the operands do not determine. Throws

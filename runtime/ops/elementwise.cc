@@ -146,7 +146,13 @@ NodeRef d_rsqrt(const NodeRef&, const NodeRef& y, const Cotangent& g) {
 }
 NodeRef d_sin(const NodeRef& x, const NodeRef&, const Cotangent& g) { return g * cos(x); }
 NodeRef d_cos(const NodeRef& x, const NodeRef&, const Cotangent& g) { return -(g * sin(x)); }
-NodeRef d_identity(const NodeRef&, const NodeRef&, const Cotangent& g) { return g; }
+NodeRef d_identity(const NodeRef&, const NodeRef& y, const Cotangent& g) {
+  const std::optional<PartitionSpec> mark = y.graph->node(y.id).mark;
+  if (!mark) return g;
+  const NodeRef cut = identity(static_cast<const NodeRef&>(g));
+  mark_sharding(cut, *mark);
+  return cut;
+}
 NodeRef d_convert(const NodeRef& x, const NodeRef&, const Cotangent& g) {
   return convert(g, x.type().dtype);
 }

@@ -100,6 +100,7 @@ template <TensorLike T>
 T population_count(const T& x) {
   return append_to(x, Op::population_count, {x});
 }
+/// x, for a mark of its own: identity(x) is cut as its mark says, and so is its gradient.
 template <TensorLike T>
 T identity(const T& x) {
   return append_to(x, Op::identity, {x});

@@ -49,6 +49,18 @@ TEST(Plan, CutsWeightsAsItsNameSays) {
       {"2d", "fsdp=4,model=2", "l0.wq", {128, 128}, "fsdp,model"},
       {"2d", "fsdp=4,model=2", "l0.w2", {512, 128}, "model,fsdp"},
       {"2d", "data=4,model=2", "head", {128, 256}, "-,data"},
+      {"pipeline", "data=2,stage=4", "layers.wq", {4, 128, 128}, "stage,-,-"},
+      {"pipeline", "data=2,stage=4", "embed", {256, 128}, "stage,-"},
+      {"pipeline", "data=2,stage=4", "head", {128, 256}, "-,stage"},
+      {"context", "context=4,model=2", "l3.wv", {128, 128}, "-,model"},
+      {"context", "data=2,context=4", "l3.wv", {128, 128}, "-,-"},
+      {"expert", "data=2,expert=4", "l3.wq", {128, 128}, "-,-"},
+      {"expert", "data=2,expert=4", "l3.router", {128, 8}, "-,-"},
+      {"expert", "data=2,expert=4", "l3.w1", {8, 128, 512}, "expert,-,-"},
+      {"expert", "data=2,expert=4", "layers.b2", {4, 8, 128}, "-,expert,-"},
+      {"expert", "expert=4,model=2", "l3.w1", {8, 128, 512}, "expert,-,model"},
+      {"expert", "expert=4,model=2", "layers.w2", {4, 8, 512, 128}, "-,expert,model,-"},
+      {"tensor", "model=2", "l3.w2", {8, 512, 128}, "-,model,-"},
   };
   for (const auto& one : cases) {
     const Plan plan(one.plan, Mesh::parse(one.mesh));
@@ -62,18 +74,24 @@ TEST(Plan, CutsTheBatchOverTheAxesOfData) {
   EXPECT_EQ(Plan("tensor", Mesh::parse("model=4")).batch().to_string(), "-,-");
   EXPECT_EQ(Plan("tensor", Mesh::parse("data=4,model=2")).batch().to_string(), "data,-");
   EXPECT_EQ(Plan("2d", Mesh::parse("fsdp=4,model=2")).batch().to_string(), "fsdp,-");
+  const Plan context("context", Mesh::parse("data=2,context=4"));
+  EXPECT_EQ(context.batch().to_string(), "data,-");
+  EXPECT_EQ(context.ordered_batch().to_string(), "data,context");
+  EXPECT_EQ(Plan("expert", Mesh::parse("data=2,expert=4")).batch().to_string(), "data+expert,-");
 }
 
 TEST(Plan, NamesTheAxisThatIsMissing) {
   const auto refusal = [](const char* plan, const char* mesh) {
     return message_of(ErrorCode::invalid_argument, [&] { Plan(plan, Mesh::parse(mesh)); });
   };
-  EXPECT_EQ(refusal("expert", "data=8"),
-            "found plan \"expert\", needed none, data, fsdp, tensor, 2d or pipeline");
+  EXPECT_EQ(
+      refusal("zero", "data=8"),
+      "found plan \"zero\", needed none, data, fsdp, tensor, 2d, pipeline, context or expert");
   for (const auto& [plan, mesh, axis] :
        {std::array{"data", "model=2", "data"}, std::array{"tensor", "data=2", "model"},
         std::array{"fsdp", "model=2", "data"}, std::array{"2d", "data=2", "model"},
-        std::array{"pipeline", "data=8", "stage"}}) {
+        std::array{"pipeline", "data=8", "stage"}, std::array{"context", "data=8", "context"},
+        std::array{"expert", "data=8", "expert"}}) {
     const std::string message = refusal(plan, mesh);
     EXPECT_NE(message.find("needed one with an axis " + quoted(axis)), std::string::npos)
         << message;
@@ -283,6 +301,83 @@ TEST_F(GptTraining, RestoredOnAnotherMeshAndPlanItGoesOn) {
   for (const auto& [mesh, plan] : kLayouts) {
     SCOPED_TRACE(std::string(mesh) + " " + plan);
     expect_close(losses(mesh, plan, kSteps / 2, restore), rest);
+  }
+}
+
+constexpr std::pair<const char*, const char*> kExpertLayouts[] = {
+    {"data=2,expert=2", "expert"},  {"expert=4", "expert"},
+    {"expert=2,model=2", "expert"}, {"data=4", "data"},
+    {"model=2", "tensor"},          {"fsdp=2,model=2", "2d"}};
+const Recipe kExperts{.experts = {.count = 4, .capacity = 1}};
+
+TEST_F(GptTraining, ExpertsLearnTheSameOnAnyMeshUnderAnyPlan) {
+  std::int64_t dropped = 0;
+  const auto end = [&](const Training& training) { dropped = training.dropped().value(); };
+  const std::vector<double> alone = losses("data=1", "none", 0, kFresh, end, kExperts);
+  EXPECT_LT(alone.back(), alone.front() - 0.5);
+  const std::int64_t dropped_alone = dropped;
+  EXPECT_GT(dropped_alone, 0);
+  for (const auto& [mesh, plan] : kExpertLayouts) {
+    SCOPED_TRACE(std::string(mesh) + " " + plan);
+    expect_close(losses(mesh, plan, 0, kFresh, end, kExperts), alone);
+    EXPECT_EQ(dropped, dropped_alone);
+  }
+}
+
+TEST_F(GptTraining, ExpertsRestoredOnAnotherMeshAndPlanGoOn) {
+  CheckpointManager manager(dir_ / "checkpoints");
+  const std::vector<double> whole =
+      losses("data=2,expert=2", "expert", 0, kFresh, saves_to(manager), kExperts);
+  const std::vector<double> rest(whole.begin() + kSteps / 2, whole.end());
+  const CheckpointReader reader(manager.latest()->step.directory);
+  const auto restore = [&](Training& training) { training.restore(reader); };
+  for (const auto& [mesh, plan] : kExpertLayouts) {
+    SCOPED_TRACE(std::string(mesh) + " " + plan);
+    expect_close(losses(
+                     mesh, plan, kSteps / 2, restore, [](Training&) {}, kExperts),
+                 rest);
+  }
+  EXPECT_NE(message_of(ErrorCode::invalid_argument,
+                       [&] { losses("data=2", "data", kSteps / 2, restore); })
+                .find("found experts 4, needed null"),
+            std::string::npos);
+}
+
+TEST_F(GptTraining, RefusesExpertsThatCannotBe) {
+  const auto refusal = [&](const char* mesh, const char* plan, const Recipe& recipe) {
+    return message_of(ErrorCode::invalid_argument, [&] {
+      losses(
+          mesh, plan, 0, kFresh, [](Training&) {}, recipe);
+    });
+  };
+  EXPECT_EQ(refusal("expert=3", "expert", {.experts = {.count = 4}}),
+            "plan \"expert\": found 4 experts over expert=3, needed a multiple");
+  EXPECT_EQ(refusal("expert=2", "expert", {}),
+            "plan \"expert\": found 0 experts over expert=2, needed a multiple");
+  EXPECT_EQ(refusal("data=2", "data", {.experts = {.count = 4, .top_k = 5}}),
+            "found 5 of 4 experts for a token, needed 1 to all of them");
+  EXPECT_EQ(refusal("data=2", "data", {.experts = {.count = 4, .capacity = -1}}),
+            "found capacity -1 of experts, needed 0 to the context of 8");
+  EXPECT_EQ(refusal("stage=2", "pipeline",
+                    {.scan = true, .stages = 2, .micro_batches = 2, .experts = {.count = 4}}),
+            "found experts in a pipeline, needed another plan");
+}
+
+TEST_F(GptTraining, RefusesPipelinesThatDoNotDivide) {
+  const auto refusal = [&](const char* mesh, std::int64_t stages, std::int64_t micro_batches) {
+    return message_of(ErrorCode::invalid_argument, [&] {
+      losses(mesh, "pipeline", 0, kFresh, [](Training&) {},
+             {.scan = true, .stages = stages, .micro_batches = micro_batches});
+    });
+  };
+  for (const auto& [message, found] :
+       {std::pair(refusal("stage=3", 3, 4),
+                  "found 3 stages for 2 layers, needed a number that divides"),
+        std::pair(refusal("stage=2", 2, 3),
+                  "found 3 micro-batches of a batch of 8, needed a number"),
+        std::pair(refusal("stage=2", 2, 1),
+                  "found 1 micro-batches for 2 stages, needed as many")}) {
+    EXPECT_NE(message.find(found), std::string::npos) << message;
   }
 }
 

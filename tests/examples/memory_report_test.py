@@ -64,6 +64,38 @@ class MemoryReport(unittest.TestCase):
         checked = run("--check", "--mesh", "fsdp=2,model=2", "--plan", "2d").stdout.splitlines()
         self.assertEqual([line.split()[:2] for line in checked], [["2-d", "fsdp=2,model=2"]] * 2)
 
+    def test_parallelism(self):
+        study = [REPORT, "--study", "parallelism"]
+        checked = subprocess.run([*study, "--check", "--devices", "8"], stdout=subprocess.PIPE, text=True)
+        self.assertEqual(checked.returncode, 0, checked.stdout)
+        self.assertEqual([line.split()[0] for line in checked.stdout.splitlines()], ["1-d", "1-d", "2-d", "2-d", "pipeline", "pipeline"])
+        rows = json.loads(subprocess.run([*study, "--json"], check=True, stdout=subprocess.PIPE).stdout)["gpt"]
+        table = subprocess.run(study, check=True, stdout=subprocess.PIPE, text=True).stdout.splitlines()[2:-1]
+        by_row = {(row["model"], row["cut"], row["recomputes"]): row for row in rows}
+        self.assertEqual((len(table), len(by_row)), (16, 32))
+        for line, kept, again in zip(table, rows[::2], rows[1::2], strict=True):
+            words = [f"{kept['planned_peak_bytes'] / GIB:.2f}", f"{again['planned_peak_bytes'] / GIB:.2f}",
+                     f"{kept['planned_wire_bytes'] / GIB:.2f}", f"{100 * kept['bubble']:.1f}",
+                     f"{100 * kept['modelled_mfu']:.1f}", f"{100 * again['modelled_mfu']:.1f}"]
+            self.assertEqual(line.split()[-6:], words)
+        for model in ("124M", "355M", "1.3B", "4B"):
+            one, counted = by_row[model, "1-d", False], by_row[model, "FSDP, counted", False]
+            # The partitioner finds FSDP: within the biases' and the last layer's share.
+            self.assertAlmostEqual(one["planned_wire_bytes"], counted["planned_wire_bytes"], delta=0.1 * counted["planned_wire_bytes"])
+            self.assertEqual(counted["planned_wire_bytes"], 3 * 4 * counted["parameters"] * 15 / 16)
+            self.assertEqual(by_row[model, "pipeline", True]["bubble"], 3 / 11)
+        page = pathlib.Path(__file__).resolve().parents[2] / "docs/training.md"
+        shown = page.read_text().partition("| 4 billion parameters |")[2].partition("\n\n")[0].splitlines()[2:]
+        for line, row in zip(shown, table[-4:], strict=True):
+            peak, again, sent, bubble, mfu, again_mfu = map(float, row.split()[-6:])
+            self.assertEqual([cell.strip() for cell in line.split("|")[2:-1]],
+                             [f"{peak:.1f}", f"{again:.1f}", f"{sent:.1f}", f"{bubble:.0f} %" if bubble else "-",
+                              f"{mfu} %", f"{again_mfu} %"])
+        wrong = subprocess.run([*study, "--devices", "6"], stderr=subprocess.PIPE, text=True)
+        self.assertEqual(wrong.returncode, 3)
+        self.assertIn("found 6 devices", wrong.stderr)
+        self.assertIn("found --mesh or --plan", subprocess.run([*study, "--mesh", "data=4"], stderr=subprocess.PIPE, text=True).stderr)
+
     def check_mfu(self, rows, table, bars):
         """Modelled: 6 operations for each parameter and token, over the devices' most in that time."""
         for row, bar in zip(rows, bars, strict=True):

@@ -150,7 +150,7 @@ Step train(const std::string& mesh_text, const std::string& plan_name, gpt::Reco
       const Tensor number = full(tracer, {DType::f32, {}}, step, "number");
       std::map<std::string, Tensor> by_name;
       for (std::size_t i = 0; i < names.size(); ++i) by_name.emplace(names[i], weights[i]);
-      const Tensor mean = gpt::loss(tracer, sizes, recipe, by_name, number, tokens, tokens);
+      const Tensor mean = gpt::loss(tracer, sizes, recipe, by_name, number, tokens, tokens).mean;
       const std::vector<Tensor> gradients = grad(mean, weights);
       for (std::size_t i = 0; i < names.size(); ++i) weights[i] -= gradients[i] * 0.1;
       return mean;

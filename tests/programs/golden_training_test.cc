@@ -66,7 +66,7 @@ std::size_t gpt_wire_bytes(const Bound& bound, std::int64_t layers) {
     const Tensor x = zeros(tracer, ids, plan.batch(), MemoryKind::loader);
     const Tensor y = zeros(tracer, ids, plan.batch(), MemoryKind::loader);
     const std::map<std::string, Tensor> mine = std::exchange(by_name, {});
-    Tensor mean = gpt::loss(tracer, sizes, {}, mine, state.steps, x, y);
+    Tensor mean = gpt::loss(tracer, sizes, {}, mine, state.steps, x, y).mean;
     adamw(weights, state, grad(mean, weights), 1e-3);
     return mean;
   }();

@@ -298,6 +298,60 @@ TEST(MemoryPlan, SlicesOfInputsAreThoseOfTheDefinition) {
   }
 }
 
+TEST(MemoryPlan, AnUpdateIsWrittenIntoTheStateThatItReplaces) {
+  const Mesh mesh = Mesh::parse("data=2");
+  Devices devices(2);
+  Tracer tracer(devices, {.mesh = mesh});
+  Tensor cache = counting(tracer, {4, 8, 16}, "cache", MemoryKind::optimizer);
+  mark_sharding(cache, {"data", {}, {}});
+  const Tensor zero = tracer.tensor<std::int32_t>({}, {0}, "zero");
+  Tensor row = counting(tracer, {4, 1, 16}, "row");
+  mark_sharding(row, {"data", {}, {}});
+  tracer.mark_step();
+  std::vector<float> right = floats(cache);
+  for (const std::int32_t slot : {0, 5, 7}) {
+    const void* const before = cache.array().buffer(0)->data();
+    Tensor total;
+    {
+      const Tensor at = tracer.tensor<std::int32_t>({}, {slot}, "slot");
+      cache = dynamic_update_slice(cache, row, {zero, at, zero});
+      total = sum(cache * cache);
+    }
+    tracer.mark_step();
+    for (std::size_t i = 0; i < 4 * 16; ++i) {
+      right[(i / 16 * 8 + as_size(slot)) * 16 + i % 16] = static_cast<float>(i % 97);
+    }
+    EXPECT_EQ(floats(cache), right);
+    EXPECT_EQ(cache.array().buffer(0)->data(), before);
+    const std::size_t cache_bytes = 4 * 8 * 16 * sizeof(float) / 2;
+    EXPECT_LT(tracer.last()->memory(0).peak_bytes, 2 * cache_bytes + cache_bytes / 2)
+        << "the cache and its squares";
+  }
+}
+
+/// The update is a part of the operand, or the operand is needed again: it has to be copied first.
+TEST(MemoryPlan, AnUpdateKeepsAnOperandThatIsReadElsewhere) {
+  Devices devices(1);
+  for (const bool is_part : {true, false}) {
+    Tracer tracer(devices);
+    Tensor x = counting(tracer, {8, 16}, "x", MemoryKind::optimizer);
+    const Tensor one = tracer.tensor<std::int32_t>({}, {1}, "one");
+    const std::vector<float> old = x.to_vector<float>();
+    Tensor y = is_part ? slice(x, {0, 0}, {7, 16}) : full_like(slice(x, {0, 0}, {7, 16}), 3);
+    const Tensor changed = dynamic_update_slice(x, y, {one, one * 0});
+    const Tensor again = is_part ? Tensor() : changed + x;
+    x = changed;
+    y = Tensor();
+    tracer.mark_step();
+    std::vector<float> right = old;
+    for (std::size_t i = 16; i < right.size(); ++i) right[i] = is_part ? old[i - 16] : 3;
+    EXPECT_EQ(floats(changed), right);
+    if (is_part) continue;
+    for (std::size_t i = 0; i < right.size(); ++i) right[i] += old[i];
+    EXPECT_EQ(floats(again), right);
+  }
+}
+
 // Only the first of them has memory; the other one is the same array.
 TEST(MemoryPlan, AnOutputThatIsThereTwiceReplacesOneInput) {
   for (const std::int64_t devices_used : {1, 2}) {

@@ -35,7 +35,8 @@ void reverse(const ConstShardView& in, const Dims& dims, const Shape& shape, con
 /// out = in from `starts` on (one per dim, in elements of the whole operand).
 void dynamic_slice(const ConstShardView& in, const Dims& starts, const ShardView& out);
 
-/// out = in, except for the elements of `update`, whose element 0 is at `starts`.
+/// out = in, except for the elements of `update`, whose element 0 is at `starts`. `out` may be in
+/// the memory of `in`: then only the update is written.
 void dynamic_update_slice(const ConstShardView& in, const ConstShardView& update,
                           const Dims& starts, const ShardView& out);
 

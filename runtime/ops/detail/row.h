@@ -162,7 +162,14 @@ FactorRule factor_rule(const Graph& graph, const Node& node);
 inline bool is_elementwise(Op op) { return row(op).traits().is_elementwise; }
 inline bool is_alias(Op op) { return row(op).traits().is_alias; }
 
-/// True if each element depends only on those at its place; `identity` exists for a mark.
-inline bool keeps_places(Op op) { return is_elementwise(op) || op == Op::identity; }
+/// True if the result has operand 0's elements at their places, but for those that an update
+/// replaces: it may be written over the operand.
+inline bool is_update(Op op) { return op == Op::dynamic_update_slice; }
+
+/// True if each element depends only on those at its place, or is an update's; `identity` exists
+/// for a mark.
+inline bool keeps_places(Op op) {
+  return is_elementwise(op) || op == Op::identity || is_update(op);
+}
 
 }  // namespace shardwise

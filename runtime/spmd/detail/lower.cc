@@ -183,6 +183,7 @@ class Lowering {
       result_.alias_of.back() = call.inputs[0];
       result_.in_place.back().push_back({call.inputs[0], call.outputs[0]});
     }
+    if (is_update(node.op)) result_.in_place.back().push_back({call.inputs[0], call.outputs[0]});
     call.function = function_of(node, compute);
     add_call(std::move(call));
   }

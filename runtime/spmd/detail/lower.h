@@ -28,7 +28,8 @@ struct LoweredProgram {
   std::vector<Program::ValueId> inputs, outputs;
 
   /// By step: the operands whose memory a result may take over once they are not needed. The result
-  /// has the same bytes and is written element by element, or is their sum over devices.
+  /// has the same bytes and is written element by element, or is their sum over devices, or the
+  /// operand with an update.
   struct InPlace {
     Program::ValueId operand, result;
   };
