@@ -9,9 +9,11 @@
 #include <vector>
 
 #include "shardwise/loader/detail/files/input_file.h"
+#include "shardwise/loader/detail/files/source_format.h"
 #include "shardwise/loader/detail/files/source_text.h"
 #include "shardwise/loader/source.h"
 #include "shardwise/loader/sources/arrays.h"
+#include "shardwise/loader/sources/detail/open_files.h"
 #include "shardwise/loader/sources/images.h"
 #include "shardwise/loader/sources/text.h"
 #include "shardwise/loader/sources/tfrecord.h"
@@ -25,7 +27,7 @@ using detail::parse_field_type;
 using detail::SourceText;
 using SourcePtr = std::shared_ptr<const Source>;
 
-/// Opens one source for each path by open(path, hold_bytes), and joins them one after the other.
+/// Opens one source for each file by open(file, hold_bytes), and joins them one after the other.
 /// Together they keep no more bytes than one would.
 template <class Open>
 SourcePtr open_each(const SourceText& text, Open&& open) {
@@ -33,8 +35,9 @@ SourcePtr open_each(const SourceText& text, Open&& open) {
   std::vector<SourcePtr> sources;
   sources.reserve(text.paths.size());
   for (const std::filesystem::path& path : text.paths) {
-    sources.push_back(open(path, hold_bytes));
-    const std::size_t bytes = detail::InputFile(path).size_bytes();
+    auto file = std::make_shared<const detail::InputFile>(path);
+    const std::size_t bytes = file->size_bytes();
+    sources.push_back(open(std::move(file), hold_bytes));
     if (bytes <= hold_bytes) hold_bytes -= bytes;
   }
   return concat(std::move(sources));
@@ -50,15 +53,15 @@ std::optional<bool> take_truth(SourceText& text, std::string_view name) {
 SourcePtr open_idx_text(SourceText& text, std::string_view known) {
   const std::string field = text.take("field").value_or("x");
   text.finish(known);
-  return open_each(text,
-                   [&](const auto& path, std::size_t hold) { return open_idx(path, field, hold); });
+  return open_each(
+      text, [&](auto file, std::size_t hold) { return detail::open_idx(file, field, hold); });
 }
 
 SourcePtr open_npy_text(SourceText& text, std::string_view known) {
   const std::string field = text.take("field").value_or("x");
   text.finish(known);
-  return open_each(text,
-                   [&](const auto& path, std::size_t hold) { return open_npy(path, field, hold); });
+  return open_each(
+      text, [&](auto file, std::size_t hold) { return detail::open_npy(file, field, hold); });
 }
 
 SourcePtr open_tokens_text(SourceText& text, std::string_view known) {
@@ -71,9 +74,9 @@ SourcePtr open_tokens_text(SourceText& text, std::string_view known) {
   options.header_bytes = as_size(text.take_count("header_bytes").value_or(0));
   options.field = text.take("field").value_or("tokens");
   text.finish(known);
-  return open_each(text, [&](const auto& path, std::size_t hold) {
+  return open_each(text, [&](auto file, std::size_t hold) {
     options.hold_bytes = hold;
-    return open_tokens(path, options);
+    return detail::open_tokens(file, options);
   });
 }
 
@@ -84,7 +87,8 @@ SourcePtr open_hdf5_text(SourceText& text, std::string_view) {
 }
 
 // Looks at the ending before ".gz".
-bool has_ending(const std::filesystem::path& path, std::string_view ending) {
+bool has_ending(const std::filesystem::path& of, std::string_view ending) {
+  const std::filesystem::path path = detail::file_name_of(of);
   return path.extension() == ".gz" ? path.stem().extension() == ending : path.extension() == ending;
 }
 
@@ -111,9 +115,9 @@ SourcePtr open_csv_text(SourceText& text, std::string_view) {
     options.fields.push_back(
         {.name = name, .dtype = field.text ? std::nullopt : field.dtype, .text = field.text});
   }
-  return open_each(text, [&](const auto& path, std::size_t hold) {
+  return open_each(text, [&](auto file, std::size_t hold) {
     options.hold_bytes = hold;
-    return open_csv(path, options);
+    return detail::open_csv(file, options);
   });
 }
 
@@ -128,9 +132,9 @@ SourcePtr open_jsonl_text(SourceText& text, std::string_view) {
                               .shape = field.ragged ? std::nullopt : field.shape,
                               .ragged = field.ragged});
   }
-  return open_each(text, [&](const auto& path, std::size_t hold) {
+  return open_each(text, [&](auto file, std::size_t hold) {
     options.hold_bytes = hold;
-    return open_jsonl(path, options);
+    return detail::open_jsonl(file, options);
   });
 }
 
@@ -222,6 +226,7 @@ constexpr std::array kSourceFormats{
 std::shared_ptr<const Source> open_source(std::string_view text, IndexProgress progress) {
   SourceText parts = detail::parse_source_text(text);
   parts.progress = std::move(progress);
+  if (parts.format != "images") parts.expand();
   if (parts.format.empty()) parts.find_format();
   std::string known;
   for (const SourceFormat& format : kSourceFormats) {

@@ -8,6 +8,7 @@
 #include "shardwise/loader/detail/prefetch.h"
 #include "shardwise/loader/detail/read_frame.h"
 #include "shardwise/loader/detail/row_stretch.h"
+#include "shardwise/loader/detail/store_error.h"
 #include "shardwise/shard/error.h"
 #include "shardwise/storage/hash.h"
 
@@ -141,7 +142,9 @@ Box sampled_box(const Shape& shape, std::size_t element_bytes, std::int64_t samp
 
 }  // namespace
 
-bool is_bad_record(ErrorCode code) {
+bool is_bad_record(const Error& error) {
+  const ErrorCode code = error.code();
+  if (dynamic_cast<const detail::StoreError*>(&error) != nullptr) return false;
   return code == ErrorCode::corrupt || code == ErrorCode::io || code == ErrorCode::not_found;
 }
 
@@ -203,7 +206,7 @@ std::uint64_t Source::fingerprint() const {
     try {
       read({.record = record}, boxes);
     } catch (const Error& error) {
-      if (!is_bad_record(error.code())) throw;
+      if (!is_bad_record(error)) throw;
       facts.push_back(static_cast<std::uint64_t>(error.code()));
       continue;
     }

@@ -104,8 +104,9 @@ class Source {
 };
 
 /// True if an error of read() concerns only the record (corrupt, io, not_found), so that a loader
-/// may skip it (LoaderOptions::bad_records). Other errors end a run.
-bool is_bad_record(ErrorCode code);
+/// may skip it (LoaderOptions::bad_records). Other errors end a run; so do those of a store that
+/// does not answer, and of an object that has changed since it was opened.
+bool is_bad_record(const Error& error);
 
 /// Several sources of equal size side by side: the fields of all of them (images and labels, say).
 /// Throws invalid_argument if there is no source, sizes differ or a field's name repeats.

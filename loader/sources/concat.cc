@@ -3,6 +3,7 @@
 
 #include "shardwise/loader/detail/common_fields.h"
 #include "shardwise/loader/detail/sample_numbers.h"
+#include "shardwise/loader/detail/source_tag.h"
 #include "shardwise/loader/source.h"
 #include "shardwise/shard/error.h"
 #include "shardwise/storage/hash.h"
@@ -10,7 +11,7 @@
 namespace shardwise {
 namespace {
 
-class ConcatSource final : public Source {
+class ConcatSource final : public Source, public detail::Tagged {
  public:
   /// Requires at least one source.
   explicit ConcatSource(std::vector<std::shared_ptr<const Source>> sources);
@@ -37,6 +38,7 @@ class ConcatSource final : public Source {
     return std::ranges::any_of(sources_,
                                [](const auto& source) { return source->changes_with_epoch(); });
   }
+  std::uint64_t tag() const override { return detail::tag_of(sources_); }
   std::uint64_t fingerprint() const override;
   std::string describe(std::int64_t samples) const override;
 
@@ -65,10 +67,11 @@ ConcatSource::ConcatSource(std::vector<std::shared_ptr<const Source>> sources)
   }
 }
 
-// The fingerprint of one file with the same records. If the records have no fixed order, it is made
-// of the sources' fingerprints: it must not depend on the order, since weights of mix() may change.
+// The fingerprint of one local file with the same records. If the records have no fixed order, it
+// is made of the sources' fingerprints: it must not depend on the order, since weights of mix() may
+// change.
 std::uint64_t ConcatSource::fingerprint() const {
-  if (!changes_with_epoch()) return Source::fingerprint();
+  if (!changes_with_epoch()) return detail::tagged_fingerprint(Source::fingerprint(), tag());
   std::vector<std::uint64_t> facts;
   facts.reserve(sources_.size());
   for (const auto& source : sources_) facts.push_back(source->fingerprint());

@@ -11,6 +11,7 @@
 #include "shardwise/loader/detail/copy_row.h"
 #include "shardwise/loader/detail/files/shown_text.h"
 #include "shardwise/loader/detail/files/unpacked_file.h"
+#include "shardwise/loader/detail/source_tag.h"
 #include "shardwise/loader/sources/detail/csv_table.h"
 #include "shardwise/loader/sources/detail/number_text.h"
 #include "shardwise/loader/sources/detail/open_files.h"
@@ -271,7 +272,8 @@ namespace detail {
 
 std::shared_ptr<const Source> open_csv(std::shared_ptr<const InputFile> file,
                                        const CsvOptions& options) {
-  return std::make_shared<CsvSource>(unpacked(std::move(file)), options);
+  const std::uint64_t tag = file->tag();
+  return with_tag(std::make_shared<CsvSource>(unpacked(std::move(file)), options), tag);
 }
 
 }  // namespace detail

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "shardwise/loader/detail/files/file_rows.h"
+#include "shardwise/loader/detail/source_tag.h"
 #include "shardwise/loader/source.h"
 #include "shardwise/loader/sources/arrays.h"
 #include "shardwise/loader/sources/detail/hdf5_rows.h"
@@ -18,6 +19,7 @@ using detail::HeldFile;
 using detail::HoldBudget;
 using detail::InputFile;
 using detail::RowReader;
+using detail::with_tag;
 
 [[noreturn]] void refuse_hdf5(ErrorCode code, const InputFile& file, const std::string& found) {
   throw Error(code, fmt::format("open HDF5 file {}: {}", file.path(), found));
@@ -35,8 +37,10 @@ void check_place(const InputFile& file, const std::string& dataset, std::uint64_
 /// The datasets of one file. Thread-compatible.
 class FileDatasets {
  public:
-  FileDatasets(const std::filesystem::path& path, const std::vector<Hdf5Field>& wanted)
-      : file_(std::make_shared<const InputFile>(path)) {
+  /// `path`: of a local file with the bytes of `file`.
+  FileDatasets(std::shared_ptr<const InputFile> file, const std::filesystem::path& path,
+               const std::vector<Hdf5Field>& wanted)
+      : file_(std::move(file)) {
     for (const Hdf5Field& field : wanted) add(path, field);
   }
 
@@ -142,12 +146,17 @@ std::shared_ptr<const Source> open_hdf5(const std::vector<std::filesystem::path>
   std::vector<std::shared_ptr<const Source>> sources;
   sources.reserve(paths.size());
   for (const std::filesystem::path& path : paths) {
-    if (fields.empty()) {
-      const InputFile file(path);  // throws if the file is missing or unreadable
-      for (std::string& name : detail::hdf5_dataset_names(path)) fields.push_back({name, name});
-      if (fields.empty()) refuse_hdf5(ErrorCode::not_found, file, "its root has no dataset");
+    auto file = std::make_shared<const InputFile>(path);
+    const std::uint64_t tag = file->tag();
+    const std::filesystem::path local = file->local_path(path);
+    if (tag != 0) {  // its blocks need not be fetched once more
+      file = std::make_shared<const InputFile>(file->path(), posix_file_system()->open(local));
     }
-    sources.push_back(FileDatasets(path, fields).source(budget));
+    if (fields.empty()) {
+      for (std::string& name : detail::hdf5_dataset_names(local)) fields.push_back({name, name});
+      if (fields.empty()) refuse_hdf5(ErrorCode::not_found, *file, "its root has no dataset");
+    }
+    sources.push_back(with_tag(FileDatasets(file, local, fields).source(budget), tag));
   }
   return concat(std::move(sources));
 }

@@ -11,6 +11,7 @@
 #include "shardwise/loader/detail/files/gzip_reader.h"
 #include "shardwise/loader/detail/files/input_file.h"
 #include "shardwise/loader/detail/files/unpacked_file.h"
+#include "shardwise/loader/detail/source_tag.h"
 #include "shardwise/loader/sources/arrays.h"
 #include "shardwise/loader/sources/detail/open_files.h"
 #include "shardwise/shard/error.h"
@@ -168,8 +169,8 @@ namespace detail {
 
 std::shared_ptr<const Source> open_idx(std::shared_ptr<const InputFile> file,
                                        std::string field_name, std::size_t hold_bytes) {
-  if (is_gzip(*file)) return open_compressed(*file, std::move(field_name));
-  return open_plain(std::move(file), std::move(field_name), hold_bytes);
+  if (!is_gzip(*file)) return open_plain(std::move(file), std::move(field_name), hold_bytes);
+  return with_tag(open_compressed(*file, std::move(field_name)), file->tag());
 }
 
 }  // namespace detail

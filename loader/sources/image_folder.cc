@@ -1,14 +1,20 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <map>
+#include <set>
 #include <system_error>
 #include <utility>
 
 #include "shardwise/loader/detail/files/input_file.h"
 #include "shardwise/loader/detail/files/name_list.h"
 #include "shardwise/loader/detail/image/image_records.h"
+#include "shardwise/loader/detail/remote/remote_file.h"
+#include "shardwise/loader/detail/remote/remote_names.h"
 #include "shardwise/loader/sources/images.h"
 #include "shardwise/shard/error.h"
+#include "shardwise/storage/hash.h"
+#include "shardwise/storage/object/bucket_path.h"
 
 namespace shardwise {
 namespace {
@@ -25,6 +31,7 @@ constexpr std::int64_t kFolderProgressEvery = 1024;
 struct ImageFile {
   std::string name;  // within its folder
   std::uint64_t size_bytes;
+  std::string etag = {};  // of an object in a bucket
 };
 
 struct ImageSubfolder {
@@ -36,12 +43,16 @@ class FolderStore final : public detail::ImageStore {
  public:
   explicit FolderStore(fs::path folder) : folder_(std::move(folder)) {}
 
-  void add(const std::string& path, std::uint64_t size_bytes) {
-    names_.add(path);
-    sizes_.push_back(size_bytes);
+  void add(const std::string& path, const ImageFile& file) {
+    names_.add(path + file.name);
+    sizes_.push_back(file.size_bytes);
+    if (!is_in_bucket_) return;
+    etags_.add(file.etag);
+    hasher_.update(std::as_bytes(std::span(file.etag)).data(), file.etag.size() + 1);
   }
 
   std::int64_t size() const override { return static_cast<std::int64_t>(sizes_.size()); }
+  std::uint64_t tag() const override { return is_in_bucket_ ? hasher_.digest() : 0; }
   std::string_view name(std::int64_t record) const override { return names_[as_size(record)]; }
   std::string place(std::int64_t record) const override { return path(record).string(); }
   std::uint64_t size_bytes(std::int64_t record) const override { return sizes_[as_size(record)]; }
@@ -50,22 +61,29 @@ class FolderStore final : public detail::ImageStore {
                                   ScratchMemory& scratch) const override;
   std::size_t read_part(std::int64_t record, std::uint64_t offset,
                         std::span<std::byte> out) const override {
-    return InputFile(path(record)).read_at(offset, out);
+    return open(record).read_at(offset, out);
   }
   std::int64_t byte_length(std::int64_t, std::size_t) const override { return 0; }
   void read_bytes(std::int64_t, std::size_t, std::int64_t, std::span<std::byte>) const override {}
 
  private:
   fs::path path(std::int64_t record) const { return folder_ / names_[as_size(record)]; }
+  InputFile open(std::int64_t record) const {
+    if (!is_in_bucket_) return InputFile(path(record));
+    return {path(record),
+            {.size = sizes_[as_size(record)], .etag = std::string(etags_[as_size(record)])}};
+  }
 
   fs::path folder_;
-  NameList names_;
+  bool is_in_bucket_ = in_bucket(folder_);
+  NameList names_, etags_;
+  Hasher64 hasher_;  // of the ETags
   std::vector<std::uint64_t> sizes_;
 };
 
 std::span<const std::byte> FolderStore::read(std::int64_t record, std::uint64_t most_bytes,
                                              ScratchMemory& scratch) const {
-  const InputFile file(path(record));
+  const InputFile file = open(record);
   if (file.size_bytes() > most_bytes) {
     throw Error(ErrorCode::unsupported,
                 fmt::format("read image: {}: {} bytes, needed is at most {} (by max_pixels)",
@@ -95,7 +113,8 @@ class FolderScan {
                 fmt::format("open image folder {}: {}: {}", root_.string(), path.string(), found));
   }
 
-  FolderListing list(const fs::path& folder);
+  FolderListing list(const std::string& below);
+  void list_bucket();
   void add_entry(const fs::directory_entry& entry, FolderListing& listing) const;
   void list_tree(const std::string& below, FolderListing listing, std::vector<ImageSubfolder>& out);
   void check_no_loop(const fs::path& folder) const;
@@ -106,9 +125,14 @@ class FolderScan {
   const ImageOptions& options_;
   std::vector<fs::path> above_;  // the folders that are being listed
   std::int64_t entries_ = 0;
+  std::set<std::string> known_;                  // folders of the bucket
+  std::map<std::string, FolderListing> bucket_;  // all of it, by folder, if the root is in one
 };
 
-FolderListing FolderScan::list(const fs::path& folder) {
+// `below` the root: empty, or it ends with a slash.
+FolderListing FolderScan::list(const std::string& below) {
+  if (in_bucket(root_)) return std::move(bucket_[below]);
+  const fs::path folder = root_ / below;
   FolderListing listing;
   std::error_code error;
   fs::directory_iterator entry(folder, error);
@@ -122,6 +146,29 @@ FolderListing FolderScan::list(const fs::path& folder) {
     fail(absent ? ErrorCode::not_found : ErrorCode::io, folder, error.message());
   }
   return listing;
+}
+
+void FolderScan::list_bucket() {
+  for (ObjectInfo& object : detail::objects_below(root_)) {
+    const std::size_t slash = object.key.rfind('/');
+    std::string folder = object.key.substr(0, slash == std::string::npos ? 0 : slash + 1);
+    std::string name = object.key.substr(folder.size());
+    if (object.key.starts_with('.') || object.key.find("/.") != std::string::npos) continue;
+    const ImageName kind = detail::classify(name);
+    if (kind == ImageName::other_image) bucket_[folder].other_image = name;
+    if (kind == ImageName::image) {
+      bucket_[folder].images.push_back({std::move(name), object.size, std::move(object.etag)});
+    }
+    // Each folder is in the list of the one above it.
+    while (!folder.empty() && known_.insert(folder).second) {
+      const std::size_t above = folder.rfind('/', folder.size() - 2);
+      const std::size_t begin = above == std::string::npos ? 0 : above + 1;
+      bucket_[folder.substr(0, begin)].folders.push_back(
+          folder.substr(begin, folder.size() - begin - 1));
+      folder.resize(begin);
+    }
+    if (options_.progress && ++entries_ % kFolderProgressEvery == 0) options_.progress(entries_);
+  }
 }
 
 void FolderScan::add_entry(const fs::directory_entry& entry, FolderListing& listing) const {
@@ -169,7 +216,7 @@ void FolderScan::list_tree(const std::string& below, FolderListing listing,
   if (!listing.images.empty()) out.push_back({below, std::move(listing.images)});
   above_.push_back(here);
   for (const std::string& folder : listing.folders) {
-    list_tree(below + folder + '/', list(here / folder), out);
+    list_tree(below + folder + '/', list(below + folder + '/'), out);
   }
   above_.pop_back();
 }
@@ -187,7 +234,7 @@ std::size_t FolderScan::put(std::vector<ImageSubfolder> folders, FolderStore& st
   for (ImageSubfolder& folder : folders) {
     std::sort(folder.files.begin(), folder.files.end(),
               [](const ImageFile& a, const ImageFile& b) { return a.name < b.name; });
-    for (const ImageFile& file : folder.files) store.add(folder.path + file.name, file.size_bytes);
+    for (const ImageFile& file : folder.files) store.add(folder.path, file);
     count += folder.files.size();
   }
   return count;
@@ -198,7 +245,7 @@ void FolderScan::put_classes(const std::vector<std::string>& classes, FolderStor
   std::string without_images;
   for (const std::string& name : classes) {
     std::vector<ImageSubfolder> folders;
-    list_tree(name + '/', list(root_ / name), folders);
+    list_tree(name + '/', list(name + '/'), folders);
     const std::size_t count = put(std::move(folders), store);
     if (count == 0 && without_images.empty()) without_images = name;
     found.labels.insert(found.labels.end(), count,
@@ -216,7 +263,8 @@ void FolderScan::put_classes(const std::vector<std::string>& classes, FolderStor
 FoundImages FolderScan::run() {
   FoundImages found;
   auto store = std::make_unique<FolderStore>(root_);
-  FolderListing top = list(root_);
+  if (detail::is_remote(root_)) list_bucket();
+  FolderListing top = list("");
   std::vector<ImageSubfolder> folders;
   if (options_.labels == ImageLabels::none) {
     list_tree("", std::move(top), folders);
@@ -244,7 +292,8 @@ std::shared_ptr<const ImageSource> open_image_folder(const std::filesystem::path
                 fmt::format("open image folder {}: byte field \"{}\"; only a tar has byte fields",
                             folder.string(), options.byte_fields[0]));
   }
-  return detail::make_image_source(FolderScan(folder, options).run(), options,
+  const fs::path root = in_bucket(folder) ? fs::path(path_of_url(folder.native())) : folder;
+  return detail::make_image_source(FolderScan(root, options).run(), options,
                                    fmt::format("open image folder {}", folder.string()));
 }
 

@@ -104,6 +104,7 @@ class TarStore final : public detail::ImageStore {
   }
 
   std::int64_t size() const override { return static_cast<std::int64_t>(images_.size()); }
+  std::uint64_t tag() const override { return file_->tag(); }
   std::string_view name(std::int64_t record) const override { return names_[as_size(record)]; }
   std::string place(std::int64_t record) const override {
     return fmt::format("{}: member {} at offset {}", file_->path(), shown_name(name(record)),

@@ -10,6 +10,7 @@
 #include "shardwise/loader/detail/files/file_window.h"
 #include "shardwise/loader/detail/files/shown_text.h"
 #include "shardwise/loader/detail/files/unpacked_file.h"
+#include "shardwise/loader/detail/source_tag.h"
 #include "shardwise/loader/sources/detail/json_value.h"
 #include "shardwise/loader/sources/detail/open_files.h"
 #include "shardwise/loader/sources/detail/progress_steps.h"
@@ -340,7 +341,8 @@ namespace detail {
 
 std::shared_ptr<const Source> open_jsonl(std::shared_ptr<const InputFile> file,
                                          const JsonlOptions& options) {
-  return std::make_shared<JsonlSource>(unpacked(std::move(file)), options);
+  const std::uint64_t tag = file->tag();
+  return with_tag(std::make_shared<JsonlSource>(unpacked(std::move(file)), options), tag);
 }
 
 }  // namespace detail

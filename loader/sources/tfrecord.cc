@@ -12,6 +12,7 @@
 
 #include "shardwise/loader/detail/copy_row.h"
 #include "shardwise/loader/detail/files/unpacked_file.h"
+#include "shardwise/loader/detail/source_tag.h"
 #include "shardwise/loader/source.h"
 #include "shardwise/loader/sources/detail/open_files.h"
 #include "shardwise/loader/sources/detail/progress_steps.h"
@@ -219,10 +220,11 @@ namespace detail {
 
 std::shared_ptr<const Source> open_tfrecord(std::shared_ptr<const InputFile> file,
                                             const TfrecordOptions& options) {
+  const std::uint64_t tag = file->tag();
   auto frames = std::make_unique<const TfFrames>(unpacked(std::move(file)), options.hold_bytes,
                                                  options.progress);
-  if (options.features.empty()) return std::make_shared<TfBytes>(std::move(frames));
-  return std::make_shared<TfExamples>(std::move(frames), options);
+  if (options.features.empty()) return with_tag(std::make_shared<TfBytes>(std::move(frames)), tag);
+  return with_tag(std::make_shared<TfExamples>(std::move(frames), options), tag);
 }
 
 }  // namespace detail

@@ -1,4 +1,4 @@
-"""Minibatches on the host, of the rows and boxes that this process needs."""
+"""Makes minibatches on the host: the rows and boxes that this process needs."""
 
 from __future__ import annotations
 
@@ -36,11 +36,11 @@ def _order(order: Order | None, shuffle: object) -> Order:
         return "shuffled" if order is None else order
     if not isinstance(shuffle, (bool, np.bool_)):
         raise InvalidArgument(f"loader: shuffle: found {shuffle!r}, needed True or False")
-    found: Order = "shuffled" if shuffle else "sequential"
-    if order not in (None, found):
+    shuffled: Order = "shuffled" if shuffle else "sequential"
+    if order not in (None, shuffled):
         raise InvalidArgument(f"loader: found shuffle={bool(shuffle)} and order={order!r}, "
                               "needed is one of them")
-    return found
+    return shuffled
 
 
 def _whole(name: str, value: Any) -> int:
@@ -65,6 +65,7 @@ class Shard:
 
     @property
     def box(self) -> tuple[slice, ...]:
+        """The part of the global batch that the array is."""
         return tuple(slice(b, b + n) for b, n in zip(self._begin, self.array.shape))
 
     def __repr__(self) -> str:
@@ -72,10 +73,11 @@ class Shard:
 
 
 class Batch:
-    """One batch: batch["image"] is the array of this process's device, shards("image") those of all its
-    devices.
+    """One batch: batch["image"] is the array of this process's device, and shards("image") are the arrays of
+    all its devices.
 
-    Arrays are writable, aligned to 64 bytes, and yours until you drop them: no later batch is written there.
+    Arrays are writable, are aligned to 64 bytes, and stay yours until you drop them: no later batch is
+    written there.
     """
 
     def __init__(self, index: int, epoch: int, valid_rows: int, shards: dict[str, list[Shard]],
@@ -100,7 +102,7 @@ class Batch:
 
     @property
     def mask(self) -> Array:
-        """bool [rows]: False in padding and masked rows. Cut as dim 0 of the first field."""
+        """bool [rows]: False in padding and masked rows. It is cut as dim 0 of the first field is."""
         return _single(self._mask, "mask")
 
     @property
@@ -109,6 +111,7 @@ class Batch:
         return _single(self._weights, "weights")
 
     def keys(self) -> Any:
+        """Returns the names of the fields."""
         return self._shards.keys()
 
     def __iter__(self) -> Iterator[str]:
@@ -121,6 +124,7 @@ class Batch:
         return field in self._shards
 
     def items(self) -> list[tuple[str, Array]]:
+        """Returns (field, array of the process's device) for each field. Raises as batch[field] does."""
         return [(name, self[name]) for name in self._shards]
 
     def _ipython_key_completions_(self) -> list[str]:
@@ -138,7 +142,8 @@ def _single(shards: Sequence[Shard], what: str) -> Array:
 
 
 class Loader:
-    """Batches of a source, read ahead by threads of the library, the same on any number of processes.
+    """Gives batches of a source, which threads of the library read ahead. They are the same on any number of
+    processes.
 
         loader = sw.Loader(source, {"image": "data,-,-", "label": "data"}, mesh="data=4,model=2", rank=rank,
                            batch_size=256, epochs=5, seed=1)
@@ -152,17 +157,18 @@ class Loader:
     of the mesh.
 
     order: "shuffled" (the default) or "sequential"; shuffle=True and False say the same. last_batch: "drop",
-    "pad" (zeros, False in the mask) or "wrap" (the next epoch's first records). bad_records, if one cannot be
-    read: "fail", "substitute" (another takes its place) or "mask". prefetch: batches held ready, within
-    prefetch_bytes if it is given. transform: as `Source.map` takes it. buckets: padded lengths of the batches
-    of a ragged field, by field. batch_size counts the rows of the global batch.
+    "pad" (zeros, False in the mask) or "wrap" (the next epoch's first records). bad_records, for a
+    record that cannot be read: "fail", "substitute" (another record takes its place) or "mask".
+    prefetch: the number of batches that are kept ready, within prefetch_bytes if that is given. transform: a
+    function as `Source.map` takes it. buckets: padded lengths of the batches of a ragged field, by field.
+    batch_size counts the rows of the global batch.
 
     A loop over it gives `epochs` epochs, or the rest of them if some batches were taken. The next loop goes
     on with as many further epochs: `for epoch in range(3): for batch in loader:` trains three, each in
     another order. next() alone raises StopIteration at an end until iter() is called.
 
-    Several threads may take batches of one loop: each batch goes to one of them. Errors come out of the step
-    that would deliver the record; errors of Python code come unchanged.
+    Several threads may take batches of one loop: each batch goes to one of them. The step that would deliver
+    a record raises its error; errors of Python code come unchanged.
     """
 
     @options_of_others(OTHER_OPTIONS, "Loader")
@@ -182,8 +188,8 @@ class Loader:
         self.batch_size, self.epochs = _whole("batch_size", batch_size), _whole("epochs", epochs)
         self.seed = _whole("seed", seed)
         if mesh is None:
-            given = fields.values() if isinstance(fields, Mapping) else ()
-            mesh = next((f.mesh for f in given if isinstance(f, Sharding)), Mesh({"batch": 1}))
+            specs = fields.values() if isinstance(fields, Mapping) else ()
+            mesh = next((spec.mesh for spec in specs if isinstance(spec, Sharding)), Mesh({"batch": 1}))
         self.mesh = mesh if isinstance(mesh, Mesh) else Mesh(mesh)
         self._devices_of_mesh = self.mesh.devices
         self._positions = self._local(rank, devices)
@@ -192,12 +198,12 @@ class Loader:
         self._arguments = (order, last_batch, bad_records, _whole("prefetch", prefetch),
                            _whole("prefetch_bytes", prefetch_bytes), _whole("threads", threads))
         _core.LoaderOptions.of(self.batch_size, self.epochs, *self._arguments, 1, 0)  # raises if wrong
-        self._run_epochs = self.epochs  # of the run so far: a multiple of those of one loop
+        self._run_epochs = self.epochs  # the epochs of all loops so far
         self._part = (1, 0)
         self._process = os.getpid()
-        self._state = ""  # where to begin, if not at the start
+        self._state = ""  # the state that the run begins at; "" is the start
         self._core: _core.Loader | None = None
-        self._lock = threading.RLock()  # of _core and _state
+        self._lock = threading.RLock()  # guards _core and _state
 
     def _local(self, rank: int | None, devices: Sequence[int] | None) -> list[int] | None:
         if rank is not None and devices is not None:
@@ -284,7 +290,7 @@ class Loader:
         padded."""
         core = self._started()
         state = core.state()
-        # of a part that begins at the end of the others; batch_size 0: of no run that was seen here
+        # A new part begins at the end of the others; batch_size 0 compares the state with no run.
         if part is not None:
             state = json.dumps({**json.loads(state), "next_batch": core.batches, "batch_size": 0})
         before, self._part = self._part, part or self._part
@@ -300,14 +306,14 @@ class Loader:
         while True:
             core = self._started()
             try:
-                found = core.next()
+                batch = core.next()
                 break
             except InvalidArgument:
                 if self._core is None or self._core is core:
                     raise  # else another thread's loop went on with further epochs
-        if found is None:
+        if batch is None:
             raise StopIteration
-        return self._batch(found)
+        return self._batch(batch)
 
     def epoch(self) -> Iterator[Any]:
         """Yields the batches that are left of the next batch's epoch. At the end of the run it goes on, as a
@@ -327,15 +333,15 @@ class Loader:
         return index + self._part[0] >= self._epoch_end(index)
 
     def _epoch_end(self, index: int) -> int:
-        """Returns the first batch after the epoch of a batch. A batch that runs over the end of an epoch
-        belongs to that of its first row."""
+        """Returns the first batch after the epoch of a batch. A batch belongs to the epoch of its first
+        row."""
         if self._last_batch == "wrap":
             epoch = index * self.batch_size // len(self.source)
             return -(-(epoch + 1) * len(self.source) // self.batch_size)
         return (index // self.batches_per_epoch + 1) * self.batches_per_epoch
 
-    def _batch(self, found: Any) -> Any:
-        index, epoch, valid_rows, fields, mask, weights = found
+    def _batch(self, batch: Any) -> Any:
+        index, epoch, valid_rows, fields, mask, weights = batch
         shards = {placement[0]: self._shards(parts, self._dtype(placement[0]))
                   for placement, (_, parts) in zip(self._placements, fields)}
         return Batch(index, epoch, valid_rows, shards, self._shards(mask[1], np.dtype(np.bool_)),
@@ -351,11 +357,12 @@ class Loader:
 
     @property
     def batches_per_epoch(self) -> int:
+        """The number of batches that begin in one epoch."""
         count: int = self._started().batches_per_epoch
         return count
 
     def __len__(self) -> int:
-        """Number of batches of one loop, of `epochs` epochs."""
+        """Returns the number of batches of one loop, which has `epochs` epochs."""
         count: int = self._started().batches
         return count - self._batches_of(self._run_epochs - self.epochs)
 
@@ -370,7 +377,7 @@ class Loader:
         """Returns the fewest epochs, in whole loops, that a run needs to come to this batch."""
         loop = self._batches_of(self.epochs)
         if not isinstance(batch, int) or not 0 <= batch < 1 << 62 or loop == 0:
-            return self.epochs  # refused with the rest of the state
+            return self.epochs  # the core refuses such a state
         loops = max(1, -(-batch // loop))
         while self._batches_of(loops * self.epochs) < batch:
             loops += 1
@@ -388,8 +395,8 @@ class Loader:
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Goes on from a state: batches follow as if the run had not been broken off, on this mesh and number
-        of processes. Raises InvalidArgument, naming the difference, if source, batch size, order or seed are
-        another run's."""
+        of processes. Raises InvalidArgument, which names the difference, if the source, batch size, order or
+        seed is another run's."""
         text = json.dumps(dict(state))
         epochs = self._epochs_to(state.get("next_batch"))
         begun = self._begun(text, self.seed, epochs)  # if it is refused, this loader stays where it is
@@ -403,23 +410,23 @@ class Loader:
 
     def step_of(self, record: int, epoch: int = 0) -> tuple[int, int] | None:
         """Returns the (batch, row) that delivers a record in an epoch; None if that epoch drops it."""
-        found: tuple[int, int] | None = self._started().step_of(record, epoch)
-        return found
+        step: tuple[int, int] | None = self._started().step_of(record, epoch)
+        return step
 
     def stats(self) -> dict[str, Any]:
-        """Returns counts and seconds since the start, by stage too, and "bottleneck": one line on the part to
-        mend first."""
+        """Returns counts and seconds since the start, also by stage, and "bottleneck": one line that names
+        the part to mend first."""
         stats: dict[str, Any] = self._started().stats()
         return stats
 
     def bad_records(self) -> tuple[int, list[tuple[int, int, int, int, int, str]]]:
         """Returns the number of records that could not be read, and (batch, row, epoch, record, substitute or
         -1, message) of the first 1,000."""
-        found: tuple[int, list[tuple[int, int, int, int, int, str]]] = self._started().bad_records()
-        return found
+        records: tuple[int, list[tuple[int, int, int, int, int, str]]] = self._started().bad_records()
+        return records
 
     def close(self) -> None:
-        """Stops the threads. Arrays that you have stay. Later calls of the loader go on from here."""
+        """Stops the threads. Arrays that you have stay valid. Later calls of the loader go on from here."""
         with self._lock:
             if self._core is not None:
                 self._state = self._core.state()

@@ -12,9 +12,9 @@
 
 namespace shardwise::python {
 
-/// What Python raised in a reading thread, to be raised again, as it is, in the call that would
-/// deliver the record. Its code is corrupt, as a record that cannot be made is a bad one. It is
-/// cancelled if what was raised is no Exception (KeyboardInterrupt, say).
+/// An exception that Python raised in a reading thread. The call that would deliver the record
+/// raises it again, unchanged. Its code is corrupt, as a record that cannot be made is a bad one;
+/// or cancelled, if it is no Exception (KeyboardInterrupt, say).
 class PythonRaised : public Error {
  public:
   /// Takes over Python's exception. Call with the GIL.
@@ -37,12 +37,12 @@ class PythonRaised : public Error {
   mutable bool is_noted_ = false;
 };
 
-/// Calls `body` with what Python raised, if that is what the error is of, and its message.
-/// True if it is.
+/// Calls `body` with Python's exception and its message if the error has come from one.
+/// Returns whether it has.
 bool if_python_raised(const Error& error,
                       const std::function<void(const PythonRaised&, const std::string&)>& body);
 
-/// A source for Python: holds what the C++ takes.
+/// A source as Python holds it.
 struct Records {
   std::shared_ptr<const shardwise::Source> source;
 

@@ -9,8 +9,10 @@
 #include <utility>
 
 #include "shardwise/shard/error.h"
+#include "shardwise/storage/object/detail/credentials/credentials.h"
 #include "shardwise/storage/object/detail/object_files.h"
 #include "shardwise/storage/object/detail/s3_client.h"
+#include "shardwise/storage/object/detail/web_client.h"
 
 namespace shardwise {
 namespace {
@@ -65,6 +67,19 @@ BucketPlace open_bucket(const std::filesystem::path& path) {
     store = std::make_shared<ObjectStore>(detail::open_s3(detail::parse_s3_location(place.base)));
   place.store = store;
   return place;
+}
+
+bool on_web(const std::filesystem::path& path) {
+  return path.native().starts_with("https://") || path.native().starts_with("http://");
+}
+
+BucketPlace open_web(const std::filesystem::path& url) {
+  static const auto http = std::make_shared<detail::HttpClient>(
+      detail::HttpOptions{.ca_file = detail::process_environment()("AWS_CA_BUNDLE")});
+  detail::WebFile file = detail::open_web_file(url.native(), http);
+  std::string base = file.client->name();
+  return {std::make_shared<ObjectStore>(std::move(file.client)), std::move(base),
+          std::move(file.key)};
 }
 
 std::shared_ptr<FileSystem> file_system_of(const std::filesystem::path& path,

@@ -31,6 +31,15 @@ struct BucketPlace {
 /// for a URL that names no bucket, and as open_s3 does.
 BucketPlace open_bucket(const std::filesystem::path& path);
 
+/// True for "https://.." and "http://..".
+bool on_web(const std::filesystem::path& path);
+
+/// A file at "https://HOST/PATH?QUERY", or at http on loopback, as an object to read: a store of
+/// its own, whose key is the path. Servers must give ranges, and an ETag or Last-Modified.
+/// Certificates are checked (AWS_CA_BUNDLE names a file of more), redirects refused. Nothing is
+/// sent yet. Throws invalid_argument, and unsupported without libcurl.
+BucketPlace open_web(const std::filesystem::path& url);
+
 /// The files of a path: `given` if it is not null, those of its bucket, or the operating system's.
 std::shared_ptr<FileSystem> file_system_of(const std::filesystem::path& path,
                                            std::shared_ptr<FileSystem> given = nullptr);

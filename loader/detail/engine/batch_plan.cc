@@ -166,7 +166,7 @@ std::size_t BatchPlan::variant(const Column& column, const std::vector<Sample>& 
     try {
       length = source_.length(sample, column.field);
     } catch (const Error& e) {
-      if (bad_records_ != BadRecords::fail && is_bad_record(e.code())) continue;
+      if (bad_records_ != BadRecords::fail && is_bad_record(e)) continue;
       fail_loader_because(e, fmt::format("batch {}, record {}, field \"{}\": {}", batch,
                                          sample.record, column.name, e.what()));
     }

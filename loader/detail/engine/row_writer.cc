@@ -216,7 +216,7 @@ void RowWriter::write_row(const PendingBatch& batch, std::int64_t row, const Sam
       is_read = true;
       if (bad) bad->substitute = sample.record;
     } catch (const Error& e) {
-      const bool passed_over = policy_ != BadRecords::fail && is_bad_record(e.code());
+      const bool passed_over = policy_ != BadRecords::fail && is_bad_record(e);
       if (bad && passed_over) continue;
       const std::string message = field_that_fails(sample) + e.what();
       if (!passed_over) {
@@ -263,7 +263,7 @@ bool RowWriter::fits(const Sample& sample) const {
       const std::int64_t length = plan_.source().length(sample, column.field);
       if (length > column.buckets[batch_->variants[i]]) return false;
     } catch (const Error& e) {
-      if (!is_bad_record(e.code())) throw;
+      if (!is_bad_record(e)) throw;
       return false;
     }
   }

@@ -4,6 +4,7 @@
 
 #include "shardwise/loader/detail/files/byte_order.h"
 #include "shardwise/loader/detail/row_stretch.h"
+#include "shardwise/loader/detail/source_tag.h"
 
 namespace shardwise::detail {
 namespace {
@@ -73,13 +74,15 @@ std::shared_ptr<const Source> file_rows_source(std::shared_ptr<const InputFile> 
                                                std::int64_t size, const RowLayout& layout,
                                                std::size_t hold_bytes, std::string description) {
   HoldBudget budget{hold_bytes};
+  const std::uint64_t tag = file->tag();
   const std::size_t end = file->size_bytes();
   auto held = std::make_shared<const HeldFile>(std::move(file), layout.begin_bytes, end, budget);
   std::vector<std::unique_ptr<const RowReader>> readers;
   readers.push_back(std::make_unique<const FileRows>(std::move(held), field, layout));
   std::vector<Field> fields;
   fields.push_back(std::move(field));
-  return rows_source(size, std::move(fields), std::move(readers), std::move(description));
+  return with_tag(rows_source(size, std::move(fields), std::move(readers), std::move(description)),
+                  tag);
 }
 
 }  // namespace shardwise::detail

@@ -29,8 +29,23 @@ std::filesystem::path without_links(const std::filesystem::path& path) {
 
 }  // namespace
 
-InputFile::InputFile(const std::filesystem::path& path)
-    : InputFile(path.string(), posix_file_system()->open(without_links(path))) {}
+InputFile::InputFile(const std::filesystem::path& path) {
+  if (is_remote(path)) {
+    path_ = shown_url(path);
+    file_ = remote_ = std::make_shared<RemoteFile>(path);
+  } else {
+    path_ = path.string();
+    file_ = posix_file_system()->open(without_links(path));
+  }
+  size_bytes_ = static_cast<std::size_t>(file_->size());
+}
+
+InputFile::InputFile(const std::filesystem::path& url, const ObjectInfo& known)
+    : path_(shown_url(url)),
+      remote_(std::make_shared<RemoteFile>(url, &known)),
+      size_bytes_(static_cast<std::size_t>(known.size)) {
+  file_ = remote_;
+}
 
 InputFile::InputFile(std::string name, std::unique_ptr<File> file)
     : path_(std::move(name)),
@@ -46,7 +61,7 @@ std::size_t InputFile::read_at(std::size_t offset, std::span<std::byte> out) con
   try {
     return read_up_to(size_bytes_);
   } catch (const Error& error) {
-    if (error.code() != ErrorCode::corrupt) throw;
+    if (error.code() != ErrorCode::corrupt || remote_) throw;
     return read_up_to(static_cast<std::size_t>(file_->size()));  // it was cut after it was opened
   }
 }

@@ -51,11 +51,15 @@ constexpr Magic kMagics[] = {
 
 }  // namespace
 
+std::filesystem::path file_name_of(const std::filesystem::path& path) {
+  return std::filesystem::path(shown_url(path)).filename();
+}
+
 std::string_view source_format(const std::filesystem::path& path) {
   std::error_code error;
   const std::filesystem::file_status status = std::filesystem::status(path, error);
   if (std::filesystem::is_directory(status)) return "images";
-  std::string name = path.filename().string();
+  std::string name = file_name_of(path).string();
   std::transform(name.begin(), name.end(), name.begin(), [](char c) {
     return c >= 'A' && c <= 'Z' ? static_cast<char>(c - 'A' + 'a') : c;
   });
@@ -63,7 +67,7 @@ std::string_view source_format(const std::filesystem::path& path) {
   for (const auto& [ending, format] : kEndings) {
     if (name.ends_with(ending)) return format;
   }
-  if (!std::filesystem::is_regular_file(status)) return {};
+  if (!is_remote(path) && !std::filesystem::is_regular_file(status)) return {};
   const InputFile file(path);
   std::array<std::byte, 512> first{};
   const std::size_t count = is_gzip(file) ? GzipReader(file).read(first) : file.read_at(0, first);

@@ -6,6 +6,8 @@
 
 #include "shardwise/loader/detail/files/shown_text.h"
 #include "shardwise/loader/detail/files/source_format.h"
+#include "shardwise/loader/detail/remote/remote_file.h"
+#include "shardwise/loader/detail/remote/remote_names.h"
 #include "shardwise/shard/error.h"
 #include "shardwise/shard/text.h"
 
@@ -56,11 +58,30 @@ std::string unescaped(const SourceText& source, std::string_view part) {
   return plain;
 }
 
+/// A text with the URL of a web server, up to the URL's query: that may hold a signature.
+std::string_view without_secrets(std::string_view text) {
+  if (text.find("http://") == text.npos && text.find("https://") == text.npos) return text;
+  return text.substr(0, std::min({text.find('?'), text.find("%3f"), text.find("%3F")}));
+}
+
 }  // namespace
 
+void SourceText::expand() {
+  std::vector<std::filesystem::path> files;
+  for (std::filesystem::path& path : paths) {
+    if (!is_remote(path)) {
+      files.push_back(std::move(path));
+      continue;
+    }
+    for (std::filesystem::path& file : remote_files(path)) files.push_back(std::move(file));
+  }
+  paths = std::move(files);
+}
+
 void SourceText::fail(std::string_view found) const {
-  throw Error(ErrorCode::invalid_argument,
-              fmt::format("open source \"{}\": {}", shown_text(text), one_line(found)));
+  throw Error(
+      ErrorCode::invalid_argument,
+      fmt::format("open source \"{}\": {}", shown_text(without_secrets(text)), one_line(found)));
 }
 
 SourceText parse_source_text(std::string_view text) {
@@ -70,13 +91,14 @@ SourceText parse_source_text(std::string_view text) {
                   [](char c) { return static_cast<unsigned char>(c) < ' '; })) {
     source.fail("has a control character");
   }
-  const std::size_t colon = text.substr(0, text.find('?')).find(':');
+  std::size_t colon = text.substr(0, text.find('?')).find(':');
+  if (colon != text.npos && text.substr(colon).starts_with("://")) colon = text.npos;  // a URL
   if (colon != text.npos) source.format = text.substr(0, colon);
   const std::string_view rest = colon == text.npos ? text : text.substr(colon + 1);
   const std::size_t question = std::min(rest.find('?'), rest.size());
   for (const std::string_view path : split(rest.substr(0, question), ',')) {
     if (path.empty()) source.fail("has an empty path");
-    source.paths.emplace_back(unescaped(source, path));
+    source.paths.emplace_back(path_of_url(unescaped(source, path)));
   }
   if (question == rest.size()) return source;
   for (const std::string_view option : split(rest.substr(question + 1), '&')) {
@@ -119,7 +141,7 @@ void SourceText::find_format() {
   for (const std::filesystem::path& path : paths) {
     const std::string_view found = source_format(path);
     if (found.empty()) {
-      fail(fmt::format("\"{}\" does not tell its format, needed is FORMAT:PATH", path.string()));
+      fail(fmt::format("\"{}\" does not tell its format, needed is FORMAT:PATH", shown_url(path)));
     }
     if (format.empty()) format = found;
     if (format == found) continue;

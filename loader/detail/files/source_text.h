@@ -23,6 +23,9 @@ struct SourceText {
   /// Finds the format of the paths. Throws invalid_argument if it is unknown or they differ.
   void find_format();
 
+  /// Puts the files that URLs stand for in the place of the URLs (remote_files).
+  void expand();
+
   /// Removes an option and returns its value; absent if it is not given.
   std::optional<std::string> take(std::string_view name);
 

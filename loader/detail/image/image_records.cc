@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "shardwise/loader/detail/image/orientation.h"
+#include "shardwise/loader/detail/source_tag.h"
 #include "shardwise/shard/error.h"
 #include "shardwise/storage/hash.h"
 
@@ -46,13 +47,14 @@ std::unique_ptr<EncodedImage> open_as_wanted(std::span<const std::byte> encoded,
   return exif_transpose ? upright(std::move(image), exif_orientation(encoded)) : std::move(image);
 }
 
-class ImageRecords final : public ImageSource {
+class ImageRecords final : public ImageSource, public Tagged {
  public:
   /// `size`: of the images, if there are any.
   ImageRecords(FoundImages found, const ImageOptions& options,
                const std::optional<ImageSize>& size);
 
   std::int64_t size() const override { return found_.store->size(); }
+  std::uint64_t tag() const override { return found_.store->tag(); }
   std::span<const Field> fields() const override { return fields_; }
   void read(const Sample& sample, std::span<const FieldBox> boxes) const override;
   std::int64_t length(const Sample& sample, std::size_t field) const override;
@@ -219,7 +221,7 @@ std::uint64_t ImageRecords::fingerprint() const {
     const std::uint64_t offset = room / kSampledImages * static_cast<std::uint64_t>(sample);
     add_bytes(std::span(part).first(found_.store->read_part(record, offset, part)));
   }
-  return hasher.digest();
+  return tagged_fingerprint(hasher.digest(), tag());
 }
 
 char lower(char c) { return c >= 'A' && c <= 'Z' ? static_cast<char>(c - 'A' + 'a') : c; }

@@ -22,6 +22,9 @@ class ImageStore {
 
   virtual std::int64_t size() const = 0;
 
+  /// As Tagged::tag.
+  virtual std::uint64_t tag() const { return 0; }
+
   /// As ImageSource::record_name.
   virtual std::string_view name(std::int64_t record) const = 0;
 

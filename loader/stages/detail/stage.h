@@ -7,12 +7,13 @@
 #include <string_view>
 #include <vector>
 
+#include "shardwise/loader/detail/source_tag.h"
 #include "shardwise/loader/source.h"
 
 namespace shardwise::detail {
 
 /// A stage over one source. It keeps the source's fields, records and lengths.
-class OneSourceStage : public Source {
+class OneSourceStage : public Source, public Tagged {
  public:
   /// Throws invalid_argument if `inner` is null; `stage` is the stage's name in the message.
   OneSourceStage(std::shared_ptr<const Source> inner, std::string_view stage);
@@ -25,6 +26,7 @@ class OneSourceStage : public Source {
   void will_read(const Sample& sample) const override { inner_->will_read(sample); }
   bool reads_together() const override { return inner_->reads_together(); }
   bool changes_with_epoch() const override { return inner_->changes_with_epoch(); }
+  std::uint64_t tag() const override { return tag_of(*inner_); }
 
  protected:
   const Source& inner() const { return *inner_; }

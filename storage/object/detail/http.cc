@@ -4,6 +4,7 @@
 #define CURL_DISABLE_DEPRECATION  // libcurl 7.80 has no other name for CURLOPT_PROTOCOLS
 #include <curl/curl.h>
 #include <fmt/format.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <array>
@@ -59,6 +60,9 @@ const Curl& curl() {
   static const Curl loaded;
   return loaded;
 }
+
+/// For messages: a query may hold a signature, which is as good as a key.
+std::string_view without_query(std::string_view url) { return url.substr(0, url.find('?')); }
 
 /// The header lines that libcurl sends.
 class HeaderLines {
@@ -116,7 +120,7 @@ class Transfer {
     answer_.may_have_left = times_sent_ > 0;
     if (!excess_.empty()) {
       throw Error(ErrorCode::corrupt, fmt::format("{} {}: found an answer with {}", request_.method,
-                                                  request_.url, excess_));
+                                                  without_query(request_.url), excess_));
     }
     if (code == CURLE_OK && has_all_headers_) return std::move(answer_);
     std::string why = reason_[0] != '\0' ? reason_.data() : curl().easy_strerror(code);
@@ -126,7 +130,7 @@ class Transfer {
       throw Error(ErrorCode::io,
                   fmt::format("connect to {}: found \"{}\", needed a certificate that is trusted "
                               "(AWS_CA_BUNDLE names a file of more)",
-                              request_.url, why));
+                              without_query(request_.url), why));
     }
     answer_.status = 0;
     answer_.problem = why;
@@ -271,11 +275,14 @@ class Transfer {
 
 }  // namespace
 
-/// Handles that are not in use; each keeps its connection. The last one returned is used first.
+/// Handles that are not in use; each keeps its connection. The last one returned is used first. A
+/// child of fork() has handles of its own: a connection that two processes use would give one the
+/// answers of the other.
 class HttpClient::Pool {
  public:
   Pool() { curl(); }
   ~Pool() {
+    if (owner_ != getpid()) return;
     for (CURL* const handle : handles_) curl().easy_cleanup(handle);
   }
   Pool(const Pool&) = delete;
@@ -284,6 +291,10 @@ class HttpClient::Pool {
   CURL* take() {
     {
       const MutexLock lock(mutex_);
+      if (owner_ != getpid()) {  // the parent's: closing them here could end its connections
+        handles_.clear();
+        owner_ = getpid();
+      }
       if (!handles_.empty()) {
         CURL* const handle = handles_.back();
         handles_.pop_back();
@@ -302,6 +313,7 @@ class HttpClient::Pool {
 
  private:
   Mutex mutex_;
+  pid_t owner_ SHARDWISE_GUARDED_BY(mutex_) = getpid();
   std::vector<CURL*> handles_ SHARDWISE_GUARDED_BY(mutex_);
 };
 

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "shardwise/shard/text.h"
+#include "shardwise/storage/object/detail/http_range.h"
 #include "shardwise/storage/object/detail/s3_requests.h"
 #include "shardwise/storage/object/detail/s3_xml.h"
 #include "shardwise/storage/object/detail/times.h"
@@ -16,11 +17,6 @@ namespace {
 
 constexpr std::size_t kMostKeyBytes = 1024;
 constexpr int kMostPages = 10'000;
-
-[[noreturn]] void refuse_s3_answer(const std::string& operation, std::string_view found,
-                                   std::string_view needed) {
-  throw Error(ErrorCode::corrupt, fmt::format("{}: found {}, needed {}", operation, found, needed));
-}
 
 void check_key(std::string_view key) {
   if (!key.empty() && key.size() <= kMostKeyBytes && key.find('\0') == key.npos && is_utf8(key)) {
@@ -56,7 +52,15 @@ class S3Client final : public ObjectClient {
     const std::uint64_t last = offset + into.size() - 1;
     request.headers.emplace_back("range", fmt::format("bytes={}-{}", offset, last));
     const S3Answer answer = requests_.send(request);
-    if (answer.result.ok()) check_range(request, answer.http, offset);
+    if (answer.result.ok()) {
+      check_range(answer.http, {requests_.describe(request), offset, into.size()});
+      // A store that does not heed If-Match tells by its ETag.
+      const std::string_view etag = answer.http.header("etag");
+      if (!if_match.empty() && !etag.empty() && etag != if_match) {
+        return {RequestStatus::condition_failed,
+                fmt::format("{}: found the ETag {}", requests_.describe(request), shown(etag))};
+      }
+    }
     return answer.result;
   }
 
@@ -80,7 +84,7 @@ class S3Client final : public ObjectClient {
     page = parse_object_page(answer.http.body, operation);
     const auto check = [&](const std::string& key) {
       if (!key.starts_with(prefix)) {
-        refuse_s3_answer(operation, "the key " + shown(key), "keys with " + shown(prefix));
+        refuse_answer(operation, "the key " + shown(key), "keys with " + shown(prefix));
       }
     };
     for (const ObjectInfo& object : page.objects) check(object.key);
@@ -170,7 +174,7 @@ class S3Client final : public ObjectClient {
     const S3Answer answer = requests_.send(request);
     if (!answer.result.ok()) return answer.result;
     etag = answer.http.header("etag");
-    if (etag.empty()) refuse_s3_answer(requests_.describe(request), "no ETag", "one");
+    if (etag.empty()) refuse_answer(requests_.describe(request), "no ETag", "one");
     return {};
   }
 
@@ -183,47 +187,22 @@ class S3Client final : public ObjectClient {
   RequestResult get_nothing(S3Request request, std::uint64_t offset) {
     request.method = "HEAD";
     const S3Answer answer = requests_.send(request);
-    if (answer.result.ok()) check_size(request, info_of(request, answer.http).size, offset, 0);
+    if (answer.result.ok()) {
+      check_size(info_of(request, answer.http).size, {requests_.describe(request), offset, 0});
+    }
     return answer.result;
   }
 
   ObjectInfo info_of(const S3Request& request, const HttpAnswer& answer) const {
     const auto size = parse_count(answer.header("content-length"));
     if (!size) {
-      refuse_s3_answer(requests_.describe(request),
-                       "Content-Length " + shown(answer.header("content-length")), "a number");
+      refuse_answer(requests_.describe(request),
+                    "Content-Length " + shown(answer.header("content-length")), "a number");
     }
     return {.key = request.key,
             .size = static_cast<std::uint64_t>(*size),
             .etag = std::string(answer.header("etag")),
             .modified = parse_http_time(answer.header("last-modified")).value_or(0)};
-  }
-
-  void check_size(const S3Request& request, std::uint64_t size, std::uint64_t offset,
-                  std::uint64_t length) const {
-    if (offset <= size && length <= size - offset) return;
-    refuse_s3_answer(requests_.describe(request), fmt::format("an object of {} bytes", size),
-                     fmt::format("{} from {} on", length, offset));
-  }
-
-  /// The answer has to be the range that was asked for, and the whole of it.
-  void check_range(const S3Request& request, const HttpAnswer& answer, std::uint64_t offset) const {
-    const std::size_t length = request.into.size();
-    const std::string_view range = answer.header("content-range");
-    if (answer.status == 206) {
-      const std::string begin = fmt::format("bytes {}-", offset);
-      const std::size_t slash = range.find('/');
-      const auto size = slash == range.npos ? std::nullopt : parse_count(range.substr(slash + 1));
-      if (size) check_size(request, static_cast<std::uint64_t>(*size), offset, length);
-      if (range.substr(0, slash) != fmt::format("{}{}", begin, offset + length - 1)) {
-        refuse_s3_answer(requests_.describe(request), "Content-Range " + shown(range),
-                         fmt::format("{}{}", begin, offset + length - 1));
-      }
-    } else if (offset != 0) {
-      refuse_s3_answer(requests_.describe(request), "the object from its beginning",
-                       fmt::format("{} bytes from {} on", length, offset));
-    }
-    if (answer.received != length) check_size(request, offset + answer.received, offset, length);
   }
 
   const std::string bucket_;

@@ -11,8 +11,8 @@
 namespace shardwise::detail {
 namespace {
 
-[[noreturn]] void refuse_answer(std::string_view operation, std::string_view found,
-                                std::string_view needed) {
+[[noreturn]] void refuse_xml(std::string_view operation, std::string_view found,
+                             std::string_view needed) {
   throw Error(ErrorCode::corrupt,
               fmt::format("{}: found an answer with {}, needed {}", operation, found, needed));
 }
@@ -32,7 +32,7 @@ std::string url_decoded(std::string_view text, std::string_view operation) {
     }
     const int high = i + 2 < text.size() ? digit(text[i + 1]) : -1;
     const int low = i + 2 < text.size() ? digit(text[i + 2]) : -1;
-    if (high < 0 || low < 0) refuse_answer(operation, "the key " + shown(text), "%XX in it");
+    if (high < 0 || low < 0) refuse_xml(operation, "the key " + shown(text), "%XX in it");
     bytes += static_cast<char>(high * 16 + low);
     i += 2;
   }
@@ -41,7 +41,7 @@ std::string url_decoded(std::string_view text, std::string_view operation) {
 
 bool is_true(std::string_view text, std::string_view operation) {
   if (text != "true" && text != "false") {
-    refuse_answer(operation, "IsTruncated " + shown(text), "true or false");
+    refuse_xml(operation, "IsTruncated " + shown(text), "true or false");
   }
   return text == "true";
 }
@@ -56,7 +56,7 @@ void read_elements(std::string_view text, std::string_view operation, std::strin
     const std::string_view path = xml.path();
     const std::string_view outermost = path.substr(0, path.find('/'));
     if (outermost != root) {
-      refuse_answer(operation, "the element " + shown(outermost), shown(root));
+      refuse_xml(operation, "the element " + shown(outermost), shown(root));
     }
     if (path.size() > root.size()) take(path.substr(root.size() + 1), xml.text());
   }
@@ -94,7 +94,7 @@ ObjectPage parse_object_page(std::string_view text, std::string_view operation) 
                     object.key = value;
                   } else if (path == "Contents/Size") {
                     const auto size = parse_count(value);
-                    if (!size) refuse_answer(operation, "Size " + shown(value), "a number");
+                    if (!size) refuse_xml(operation, "Size " + shown(value), "a number");
                     object.size = static_cast<std::uint64_t>(*size);
                   } else if (path == "Contents/ETag") {
                     object.etag = value;
@@ -114,12 +114,12 @@ ObjectPage parse_object_page(std::string_view text, std::string_view operation) 
                   }
                 });
   if (is_truncated && page.next.empty()) {
-    refuse_answer(operation, "more to come and no NextContinuationToken", "one");
+    refuse_xml(operation, "more to come and no NextContinuationToken", "one");
   }
   if (!is_truncated) page.next.clear();
   for (ObjectInfo& info : page.objects) {
     if (is_encoded) info.key = url_decoded(info.key, operation);
-    if (info.key.empty()) refuse_answer(operation, "an object without a key", "one");
+    if (info.key.empty()) refuse_xml(operation, "an object without a key", "one");
   }
   for (std::string& prefix : page.prefixes) {
     if (is_encoded) prefix = url_decoded(prefix, operation);
@@ -153,12 +153,12 @@ UploadPage parse_upload_page(std::string_view text, std::string_view operation) 
   for (OpenUpload& one : page.uploads) {
     if (is_encoded) one.key = url_decoded(one.key, operation);
     if (one.key.empty() || one.id.empty()) {
-      refuse_answer(operation, "an upload without a key or id", "both");
+      refuse_xml(operation, "an upload without a key or id", "both");
     }
   }
   if (is_encoded) page.key_marker = url_decoded(page.key_marker, operation);
   if (is_truncated && page.key_marker.empty()) {
-    refuse_answer(operation, "more to come and no NextKeyMarker", "one");
+    refuse_xml(operation, "more to come and no NextKeyMarker", "one");
   }
   if (!is_truncated) page.key_marker = page.id_marker = {};
   return page;
@@ -170,7 +170,7 @@ std::string parse_upload_id(std::string_view text, std::string_view operation) {
                 [&](std::string_view path, const std::string& value) {
                   if (path == "UploadId") id = value;
                 });
-  if (id.empty()) refuse_answer(operation, "no UploadId", "one");
+  if (id.empty()) refuse_xml(operation, "no UploadId", "one");
   return id;
 }
 
@@ -180,7 +180,7 @@ std::string parse_completed_etag(std::string_view text, std::string_view operati
                 [&](std::string_view path, const std::string& value) {
                   if (path == "ETag") etag = value;
                 });
-  if (etag.empty()) refuse_answer(operation, "no ETag", "one");
+  if (etag.empty()) refuse_xml(operation, "no ETag", "one");
   return etag;
 }
 
@@ -197,12 +197,12 @@ Credentials parse_assumed_role(std::string_view text, std::string_view operation
                   if (path == "SessionToken") credentials.session_token = value;
                   if (path == "Expiration") {
                     const auto time = parse_iso_time(value);
-                    if (!time) refuse_answer(operation, "Expiration " + shown(value), "a time");
+                    if (!time) refuse_xml(operation, "Expiration " + shown(value), "a time");
                     credentials.expires = *time;
                   }
                 });
   if (credentials.access_key_id.empty() || credentials.secret_access_key.empty()) {
-    refuse_answer(operation, "no keys", "AccessKeyId and SecretAccessKey");
+    refuse_xml(operation, "no keys", "AccessKeyId and SecretAccessKey");
   }
   return credentials;
 }

@@ -61,7 +61,7 @@ def end_with_parent():
 
 
 def start(weed, folder):
-    """The server's process and port. It listens on 127.0.0.1 and reports nothing to anybody."""
+    """The server's process, its port and that of its filer. It listens on 127.0.0.1 and reports nothing to anybody."""
     master, volume, filer, s3, webdav, admin = free_ports(6)
     environment = {**os.environ, "AWS_ACCESS_KEY_ID": KEY, "AWS_SECRET_ACCESS_KEY": SECRET}
     server = subprocess.Popen(
@@ -71,20 +71,26 @@ def start(weed, folder):
          f"-filer.localSocket={folder}/filer.sock"],
         env=environment, cwd=folder, stdout=open(folder / "log", "wb"), stderr=subprocess.STDOUT,
         preexec_fn=end_with_parent)
-    return server, s3
+    return server, s3, filer
 
 
-def is_ready(server, port):
-    """Waits until the server answers; False if it has ended instead, or does not in time."""
+def answers(url, status):
+    try:
+        return urllib.request.urlopen(url, timeout=5).status == status
+    except urllib.error.HTTPError as error:
+        return error.code == status
+    except OSError:
+        return False
+
+
+def is_ready(server, port, filer):
+    """Waits until the server answers and has the bucket; False if it has ended instead, or does not in time."""
     deadline = time.monotonic() + START_SECONDS
     while time.monotonic() < deadline and server.poll() is None:
-        try:
-            urllib.request.urlopen(f"http://127.0.0.1:{port}/{BUCKET}", timeout=5)
-        except urllib.error.HTTPError as error:
-            if error.code == 403:  # it has the bucket, and asks for a signature
-                return True
-        except OSError:
-            pass
+        # S3 asks for a signature before it looks for the bucket; the filer has a folder for each.
+        if (answers(f"http://127.0.0.1:{port}/{BUCKET}", 403)
+                and answers(f"http://127.0.0.1:{filer}/buckets/{BUCKET}/?limit=1", 200)):
+            return True
         try:
             server.wait(0.05)
         except subprocess.TimeoutExpired:
@@ -101,9 +107,9 @@ def main(source, *command):
         print("seaweedfs_test.py: no network namespace here; the server is on 127.0.0.1 all the same")
     with tempfile.TemporaryDirectory() as name:
         folder = pathlib.Path(name)
-        server, port = start(weed, folder)
+        server, port, filer = start(weed, folder)
         try:
-            if not is_ready(server, port):
+            if not is_ready(server, port, filer):
                 print((folder / "log").read_text(errors="replace"))
                 return 1
             url = f"s3://{BUCKET}/conformance?endpoint=http://127.0.0.1:{port}&region=us-east-1"
