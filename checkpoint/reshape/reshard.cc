@@ -35,8 +35,19 @@ namespace fs = std::filesystem;
 constexpr std::size_t kMostScratchBytes = std::size_t{4} << 20;
 
 /// Throws if the directory is a checkpoint's, or inside one: no checkpoint holds another, and its
-/// contents never change.
+/// contents never change. In a bucket the names alone tell.
 void refuse_inside_checkpoint(const fs::path& root) {
+  const auto refuse = [&](const fs::path& at) {
+    throw Error(ErrorCode::invalid_argument,
+                fmt::format("reshard into {}: {} is a checkpoint, needed is a directory outside",
+                            root.string(), at.string()));
+  };
+  if (in_bucket(root)) {
+    for (fs::path at = root; at.has_relative_path(); at = at.parent_path()) {
+      if (detail::parse_step_name(at.filename().string())) refuse(at);
+    }
+    return;
+  }
   std::error_code error;
   const fs::path real = fs::weakly_canonical(fs::absolute(root), error);
   if (error) return;  // the next write there sees it, too
@@ -47,10 +58,7 @@ void refuse_inside_checkpoint(const fs::path& root) {
                                           hidden->kind == detail::HiddenKind::trash);
     const bool is_committed =
         detail::parse_step_name(name) && fs::exists(at / detail::kManifestName, error);
-    if (!is_unfinished && !is_committed) continue;
-    throw Error(ErrorCode::invalid_argument,
-                fmt::format("reshard into {}: {} is a checkpoint, needed is a directory outside",
-                            root.string(), at.string()));
+    if (is_unfinished || is_committed) refuse(at);
   }
 }
 
@@ -105,10 +113,13 @@ SaveStats reshard(const BoxReader& source, const ReshardTarget& target, const Me
 
 /// True if the target holds the step.
 bool is_there(FileSystem& file_system, const ReshardTarget& target) {
-  std::error_code ignored;
-  return fs::exists(target.root, ignored) &&
-         std::ranges::any_of(detail::committed_names(file_system, target.root),
-                             [&](const auto& name) { return name.step == target.step; });
+  try {
+    return std::ranges::any_of(detail::committed_names(file_system, target.root),
+                               [&](const auto& name) { return name.step == target.step; });
+  } catch (const Error& e) {
+    if (e.code() != ErrorCode::not_found) throw;
+    return false;
+  }
 }
 
 /// How the host memory of a reshard is divided.
@@ -160,7 +171,6 @@ class Source {
     reader_ = std::make_unique<detail::CachedReader>(*chunks_, std::move(tensors), cache_bytes_);
   }
 
-  FileSystem& file_system() const { return *file_system_; }
   std::int64_t step() const { return step_; }
   const std::string& id() const { return id_; }
   std::size_t cache_bytes() const { return cache_bytes_; }
@@ -205,14 +215,13 @@ ReshardPlan plan_reshard(const fs::path& source, const fs::path& target_root, co
       edited_sources(checkpoint.reader(), mesh, rules, options, "reshard " + source.string());
   jobs_detail::check_save(checkpoint.step(), edited.sources, options.save, options.threads,
                           options.group.size());
-  if (is_there(checkpoint.file_system(), {target_root, checkpoint.step()})) {
+  const auto targets = file_system_of(target_root, options.file_system);
+  if (is_there(*targets, {target_root, checkpoint.step()})) {
     if (options.save.existing == Existing::fail) {
-      detail::refuse_existing(checkpoint.file_system(), fs::absolute(target_root),
-                              checkpoint.step());
+      detail::refuse_existing(*targets, detail::absolute_root(target_root), checkpoint.step());
     }
     if (options.save.existing == Existing::skip) {
-      jobs_detail::LatestSteps(checkpoint.file_system(), target_root, false)
-          .find_valid(checkpoint.step());
+      jobs_detail::LatestSteps(*targets, target_root, false).find_valid(checkpoint.step());
       return {.step = checkpoint.step(), .skipped = true};
     }
   }

@@ -40,17 +40,7 @@ def values(step):
     return np.random.default_rng(step).standard_normal((step, 50_000)).astype(np.float32)
 
 
-def wait_for_bucket():
-    """The server makes the bucket after it has begun to answer."""
-    deadline = time.monotonic() + 60
-    while time.monotonic() < deadline:
-        if "NoSuchBucket" not in subprocess.run([command, "ls", root], capture_output=True, text=True).stderr:
-            return
-    raise AssertionError("the server has no bucket")
-
-
 def check(folder):
-    wait_for_bucket()
     local = folder / "runs"
     with sw.CheckpointManager(local, save_every=1) as manager:
         for step in (10, 20, 100):
@@ -70,6 +60,24 @@ def check(folder):
     assert np.array_equal(sw.load(folder / "resharded" / "step-00000020")["w"], values(20))
     run("export", f"{root}@10", str(folder / "model.safetensors"))
     assert (folder / "model.safetensors").stat().st_size > values(10).nbytes
+
+    # And every door that writes: reshards from and into buckets, and imports.
+    cut = f"{bucket}/cut?{options}"
+    plan = json.loads(run("reshard", f"{root}@10", cut, "--mesh", "x=2", "--spec", "w=x,-;*=-", "--dry-run", "--json"))
+    assert plan["fits"] and plan["free_bytes"] is None and not plan["skipped"]
+    run("reshard", f"{root}@10", cut, "--mesh", "x=2", "--spec", "w=x,-;*=-", "--verify")
+    assert "step-00000010 is already there" in run("reshard", f"{root}@10", cut, "--mesh", "x=2", status=3)
+    assert json.loads(run("reshard", f"{root}@10", cut, "--mesh", "x=2", "--skip-existing", "--dry-run", "--json"))["skipped"]
+    assert "is a checkpoint, needed is a directory outside" in run(
+        "reshard", f"{root}@10", f"{bucket}/cut/step-00000010?{options}", "--mesh", "x=2", status=2)
+    assert sw.reshard(url(20), cut, mesh="x=4", rules="w=-,x;*=-").endswith("/cut/step-00000020")
+    assert np.array_equal(sw.load(f"{bucket}/cut/step-00000020?{options}")["w"], values(20))
+    run("import", str(folder / "model.safetensors"), cut, "--step", "30", "--mesh", "x=2", "--spec", "w=x,-;*=-")
+    model = sw.import_model(folder / "model.safetensors", f"{bucket}/cut/step-00000040?{options}")
+    assert model.endswith("/cut/step-00000040")
+    for step in (10, 30, 40):
+        assert np.array_equal(sw.load(f"{bucket}/cut/step-{step:08}?{options}")["w"], values(10)), step
+    assert "every value is as written" in run("verify", cut)
 
     # And back, byte for byte; files that are there are not sent again.
     run("cp", f"{root}@10", str(folder / "back"))

@@ -226,11 +226,11 @@ class Checkpoints(Cli):
         self.assertEqual(run("ls", root).returncode, 1)
 
     def test_urls_are_bad_usage(self):
-        for command in (("reshard", GOLDEN, "s3://b/x", "--mesh", 2), ("import", "s3://b/x", "y", "--step", 0),
-                        ("export", GOLDEN, "s3://b/x")):
+        for command in (("import", "s3://b/x", "y", "--step", 0), ("export", GOLDEN, "s3://b/x")):
             self.fails(2, ["found the URL", "mounted here"], *command)
         for command in (("ls", "gs://b/x"), ("inspect", "gs://b/x"), ("verify", "gs://b/x"),
-                        ("reshard", "gs://b/x", "y", "--mesh", 2), ("cp", GOLDEN, "gs://b/x")):
+                        ("reshard", "gs://b/x", "y", "--mesh", 2), ("cp", GOLDEN, "gs://b/x"),
+                        ("reshard", GOLDEN, "gs://b/x", "--mesh", 2), ("import", "x", "gs://b/x", "--step", 0)):
             self.fails(2, ["found the URL", "needed a local path or s3://"], *command)
         for command in (("ls", "s3://b/x"), ("inspect", "s3://b/x"), ("reshard", "s3://b/x", "y", "--mesh", 2)):
             self.fails(3, ['found the bucket "b", needed 3 to 63'], *command)

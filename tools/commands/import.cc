@@ -14,6 +14,7 @@
 #include "shardwise/shard/error.h"
 #include "shardwise/storage/file.h"
 #include "shardwise/storage/known_format.h"
+#include "shardwise/storage/object/bucket_path.h"
 
 namespace shardwise::tools {
 namespace {
@@ -38,8 +39,8 @@ auto told_as_import(const std::string& operation, const std::string& source, con
   }
 }
 
-/// Python writes the tensors to a hidden folder next to the root; from there they are written as
-/// the options say.
+/// Python writes the tensors to a hidden folder next to the root, or one for temporary files if the
+/// root is in a bucket; from there they are written as the options say.
 SaveStats write_from_python(const ImportOptions& options, const StepWriting& writing,
                             std::string_view format) {
   if (writing.options.group.size() > 1) {
@@ -50,9 +51,12 @@ SaveStats write_from_python(const ImportOptions& options, const StepWriting& wri
                     options.source, writing.options.group.size()));
   }
   const auto files = posix_file_system();
-  fs::path root = fs::absolute(options.target).lexically_normal();
-  if (!root.has_filename()) root = root.parent_path();
-  StagedOutput staged(*files, root);
+  fs::path neighbour = temporary_place(options.source);
+  if (!in_bucket(options.target)) {
+    neighbour = fs::absolute(options.target).lexically_normal();
+    if (!neighbour.has_filename()) neighbour = neighbour.parent_path();
+  }
+  StagedOutput staged(*files, neighbour);
   files->make_directory(staged.place());
   const fs::path step = staged.place() / fmt::format("step-{:08}", options.step);
   shardwise::ReshardOptions work = writing.options;
@@ -122,7 +126,7 @@ void declare_import(CLI::App& app, Run& run) {
   add_path(imported, "source", options.source,
            "A file of safetensors, HDF5 or npz, an .index.json, a folder with one of these, or a "
            "checkpoint of DCP or Orbax, which the Python package reads");
-  add_path(imported, "root", options.target, "Directory that gets the step");
+  add_place(imported, "root", options.target, "Directory or s3://bucket/prefix that gets the step");
   imported.add_option("--step", options.step, "Number of the step")->required()->check(whole(0));
   imported.add_option("--mesh", options.mesh, "Mesh: data=2,model=3")->capture_default_str();
   add_step_options(imported, options);

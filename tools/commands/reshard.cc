@@ -60,8 +60,9 @@ void declare_reshard(CLI::App& app, Run& run) {
       "'model.*=*' --cast '*=bf16'",
       run_reshard);
   add_place(reshard, "source", options.source, kCheckpoint);
-  add_path(reshard, "target", options.words,
-           "Directory that gets the step; the source's step may stand before it: run 20 out");
+  add_place(reshard, "target", options.words,
+            "Directory or s3://bucket/prefix that gets the step; the source's step may stand "
+            "before it: run 20 out");
   add_step(reshard, options.step, false);
   reshard.add_option("--mesh", options.mesh, "Mesh: data=2,model=3")->required();
   add_step_options(reshard, options);

@@ -5,12 +5,14 @@
 
 #include <filesystem>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <string>
 
 #include "commands/write_step.h"
 #include "output.h"
 #include "parse.h"
 #include "shardwise/shard/error.h"
+#include "shardwise/storage/object/bucket_path.h"
 #include "steps/checkpoint_path.h"
 
 namespace shardwise::tools {
@@ -20,8 +22,10 @@ namespace fs = std::filesystem;
 
 constexpr std::size_t kBesideBudget = std::size_t{64} << 20;  // ReshardOptions::save
 
-/// The directory that holds the target, or will. Throws io if nothing may be written there.
-fs::path existing_above(const fs::path& target) {
+/// The free bytes of the disk that holds the target, or will; absent for a bucket. Throws io if
+/// nothing may be written there.
+std::optional<std::size_t> free_bytes_at(const fs::path& target) {
+  if (in_bucket(target)) return std::nullopt;
   fs::path at = fs::absolute(target);
   std::error_code ignored;
   while (at.has_relative_path() && !fs::exists(at, ignored)) at = at.parent_path();
@@ -29,7 +33,11 @@ fs::path existing_above(const fs::path& target) {
     throw Error(ErrorCode::io, fmt::format("reshard: target {}: found no right to write in {}",
                                            target.string(), at.string()));
   }
-  return at;
+  return fs::space(at).available;
+}
+
+bool fits(const ReshardPlan& plan, std::optional<std::size_t> free_bytes) {
+  return !free_bytes || *free_bytes >= plan.most_file_bytes;
 }
 
 double ratio(std::size_t a, std::size_t b) {
@@ -37,7 +45,7 @@ double ratio(std::size_t a, std::size_t b) {
 }
 
 void print_plan(const ReshardPlan& plan, const std::string& source, const StepWriting& writing,
-                const CheckedReshardOptions& options, std::size_t free_bytes) {
+                const CheckedReshardOptions& options, std::optional<std::size_t> free_bytes) {
   if (plan.skipped) {
     print_shown(fmt::format("{}: step {} is already there: nothing would be written\n",
                             options.target, plan.step));
@@ -62,13 +70,14 @@ void print_plan(const ReshardPlan& plan, const std::string& source, const StepWr
        fmt::format("{} in {}, {}; {} at most, if nothing shrinks", human_bytes(plan.logical_bytes),
                    counted(plan.files, "shard file"), counted(plan.file_chunks, "chunk"),
                    human_bytes(plan.most_file_bytes)));
-  line("room", fmt::format("{} are free on the target's disk{}", human_bytes(free_bytes),
-                           free_bytes < plan.most_file_bytes ? ": may be too little" : ""));
+  if (!free_bytes) return;
+  line("room", fmt::format("{} are free on the target's disk{}", human_bytes(*free_bytes),
+                           fits(plan, free_bytes) ? "" : ": may be too little"));
 }
 
 nlohmann::ordered_json plan_json(const ReshardPlan& plan, const std::string& source,
                                  const StepWriting& writing, const CheckedReshardOptions& options,
-                                 std::size_t free_bytes) {
+                                 std::optional<std::size_t> free_bytes) {
   return {{"dry_run", true},
           {"skipped", plan.skipped},
           {"source", source},
@@ -88,8 +97,8 @@ nlohmann::ordered_json plan_json(const ReshardPlan& plan, const std::string& sou
           {"files", plan.files},
           {"file_chunks", plan.file_chunks},
           {"most_file_bytes", plan.most_file_bytes},
-          {"free_bytes", free_bytes},
-          {"fits", free_bytes >= plan.most_file_bytes}};
+          {"free_bytes", free_bytes ? nlohmann::ordered_json(*free_bytes) : nullptr},
+          {"fits", fits(plan, free_bytes)}};
 }
 
 }  // namespace
@@ -101,14 +110,14 @@ int show_reshard_plan(const CheckedReshardOptions& options) {
     const fs::path source = resolve_checkpoint(options.source);
     const ReshardPlan plan =
         plan_reshard(source, options.target, writing.mesh, writing.rules, writing.options);
-    const std::size_t free_bytes = fs::space(existing_above(options.target)).available;
+    const std::optional<std::size_t> free_bytes = free_bytes_at(options.target);
     if (writing.options.group.rank() != 0) return 0;
     if (options.json) {
       print_json(plan_json(plan, source.string(), writing, options, free_bytes));
     } else {
       print_plan(plan, source.string(), writing, options, free_bytes);
     }
-    return free_bytes < plan.most_file_bytes ? 1 : 0;
+    return fits(plan, free_bytes) ? 0 : 1;
   } catch (const Error& error) {
     throw_as_usage(error);
   }

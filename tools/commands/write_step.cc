@@ -15,6 +15,7 @@
 #include "output.h"
 #include "parse.h"
 #include "shardwise/shard/error.h"
+#include "shardwise/storage/object/bucket_path.h"
 #include "steps/checkpoint_path.h"
 
 namespace shardwise::tools {
@@ -94,7 +95,8 @@ void throw_as_usage(const Error& error) {
 }
 
 void check_target(const std::string& command, const ReshardOptions& options) {
-  if (!std::filesystem::exists(options.target) || std::filesystem::is_directory(options.target)) {
+  if (in_bucket(options.target) || !std::filesystem::exists(options.target) ||
+      std::filesystem::is_directory(options.target)) {
     return;
   }
   throw Error(

@@ -1,1 +1,1 @@
-"""Checkpoints from one mesh or format to another."""
+"""Converts checkpoints from one mesh or format to another."""

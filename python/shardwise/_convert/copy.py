@@ -1,4 +1,4 @@
-"""Copies of steps between folders and buckets."""
+"""Copies steps between folders and buckets."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from .._progress import Progress, function_of
 
 def copy_step(source: Path, root: Path, *, replace: bool = False, requests: int = 16,
               progress: Progress = None) -> str:
-    """Copies the step in a directory to a root, and returns the copy's directory. Either may be in a bucket,
-    "s3://bucket/prefix". The copy is read back and compared with the step's hashes before it has its name; a
-    copy into a bucket that was killed is gone on with by the next one. replace: puts a new generation in the
-    place of a step that is there with other bytes. requests: how many are sent at a time, each of 16 MiB.
+    """Copies the step in a directory to a root, and returns the directory of the copy. Either may be in a
+    bucket, "s3://bucket/prefix". The copy is read back and compared with the step's hashes before it gets its
+    name. The next copy continues one into a bucket that was killed. replace: a step that exists with other
+    bytes gets a new generation. requests: the number of requests that are sent at a time, each of 16 MiB.
 
     Raises NotFound, AlreadyExists, InvalidArgument for a checkpoint without a step's number, Corrupt if the
     source is damaged, Unsupported for a store that ignores conditions of puts, and IOFailed."""

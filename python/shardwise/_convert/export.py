@@ -1,5 +1,5 @@
-"""Common parts of exports to DCP and Orbax: the tree of a checkpoint's names, and its elements part by
-part."""
+"""Has the common parts of exports to DCP and Orbax: the tree of a checkpoint's names, and reads of its
+elements part by part."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ from .._trees import nested as _nested, objects as _objects
 _LISTS = ("list", "tuple")
 _LEAST_MEMORY = 8 << 20
 _LEAST_PART, _MOST_PART = 1 << 20, 64 << 20
-_OF_MEMORY = 8
-"""A part takes at most one in so many bytes of the budget: chunks of the reader and copies of the packages
-need more."""
+_PARTS_IN_MEMORY = 8
+"""A part takes at most 1 / 8 of the memory budget: chunks of the reader and copies in the packages need the
+rest."""
 
 
 @dataclass(frozen=True)
@@ -37,8 +37,8 @@ class Export:
     """An export under way: the checkpoint and the options."""
 
     checkpoint: Checkpoint
-    target: str  #: named in messages; it is made elsewhere
-    max_shard: int  #: bytes of tensors in a file; 0: no limit
+    target: str  #: its name in messages; the export is first written elsewhere
+    max_shard: int  #: the most bytes of tensors in a file; 0: no limit
     memory: int
     tell: ProgressFunction | None = None
     done: int = 0
@@ -50,12 +50,12 @@ class Export:
         if self.max_shard < 0:
             raise self.refuse(InvalidArgument, f"max_shard is {self.max_shard}, needed is a number of bytes, "
                                                "or 0 for no limit")
-        sizes = dict(_core.dtypes())  # numpy may not have all of them
+        sizes = dict(_core.dtypes())  # numpy may lack some of these dtypes
         self.total = sum(tensor.size * sizes[tensor.dtype_name] for tensor in self.checkpoint.values())
 
     def part_bytes(self) -> int:
         """Returns the most bytes of elements that are in memory at a time."""
-        most = max(_LEAST_PART, min(_MOST_PART, self.memory // _OF_MEMORY))
+        most = max(_LEAST_PART, min(_MOST_PART, self.memory // _PARTS_IN_MEMORY))
         return min(most, self.max_shard) if self.max_shard else most
 
     def refuse(self, kind: type[Error], what: str) -> Error:
@@ -76,7 +76,7 @@ class Export:
 
 
 def opened(source: Any, memory: int, edits: Edits, threads: int = 0) -> Checkpoint:
-    """Opens a checkpoint with its edits. The keys of its tensors stay known after the edits."""
+    """Opens a checkpoint with edits, and keeps the keys of its tensors for tree_of()."""
     checkpoint = Checkpoint(source, memory=memory, threads=threads)
     if any(edits):
         try:
@@ -92,9 +92,9 @@ def opened(source: Any, memory: int, edits: Edits, threads: int = 0) -> Checkpoi
 
 
 def tree_of(work: Export, separator: str = "") -> Any:
-    """Returns dicts, lists and None with a Leaf for each name, as they were saved. A name without known keys
-    is a key itself; a separator splits it into keys. Raises InvalidArgument if the place of a leaf also holds
-    other names."""
+    """Returns the saved dicts, lists and None, with a Leaf for each name. A name without known keys is itself
+    a key; a separator splits it into keys. Raises InvalidArgument if the place of a leaf also holds other
+    names."""
     checkpoint = work.checkpoint
     tree = checkpoint.tree
     names = [*checkpoint, *checkpoint.objects]
@@ -110,12 +110,12 @@ def tree_of(work: Export, separator: str = "") -> Any:
 
 
 def _is_of_names(root: Any) -> bool:
-    """True if the keys of a tree are names: edits have taken it apart."""
+    """Returns True if edits have replaced a tree by a flat tree of names."""
     return isinstance(root, dict) and root.get("node") == ""
 
 
 def _of_node(node: Any, used: set[str]) -> Any:
-    """Returns the tree of a node of JAX's, and adds its names to `used`."""
+    """Returns the tree of a stored node of JAX, and adds its names to `used`."""
     if node is None:
         return None
     if isinstance(node, str) or "key" in node:
@@ -146,7 +146,7 @@ def _of_paths(work: Export, paths: Mapping[str, tuple[Any, ...]], kinds: Mapping
 
 
 def _key(path: tuple[Any, ...], at: int, kinds: Mapping[Any, Any] | None) -> str | int:
-    """Returns an int for a key of a list, as far as that is known; else a text."""
+    """Returns an int for an index of a list or of a container of unknown kind; else a text."""
     kind = None if kinds is None else kinds.get(path[:at])
     is_list = kinds is None or kind in _LISTS or isinstance(kind, list) and kind[0] == "deque" or (
         isinstance(kind, dict) and "namedtuple" in kind)
@@ -154,18 +154,18 @@ def _key(path: tuple[Any, ...], at: int, kinds: Mapping[Any, Any] | None) -> str
 
 
 def _with_lists(tree: Any) -> Any:
-    """Makes lists of dicts of 0, 1, 2, ... Others get texts as keys: items of a list may have been left
-    out."""
+    """Turns dicts with the keys 0, 1, 2, ... into lists. Other dicts get texts as keys, as items of a list
+    may have been left out."""
     if isinstance(tree, Leaf):
         return tree
-    made = {key: _with_lists(child) for key, child in tree.items()}
-    if made and set(made) == set(range(len(made))):
-        return [made[i] for i in range(len(made))]
-    return {str(key): child for key, child in made.items()}
+    items = {key: _with_lists(child) for key, child in tree.items()}
+    if items and set(items) == set(range(len(items))):
+        return [items[i] for i in range(len(items))]
+    return {str(key): child for key, child in items.items()}
 
 
 def leaves_of(tree: Any, path: tuple[str | int, ...] = ()) -> Iterator[tuple[tuple[str | int, ...], Leaf]]:
-    """Yields each leaf with its keys."""
+    """Yields the keys and the Leaf of each leaf."""
     if isinstance(tree, Leaf):
         yield path, tree
     elif tree is not None:
@@ -174,23 +174,24 @@ def leaves_of(tree: Any, path: tuple[str | int, ...] = ()) -> Iterator[tuple[tup
 
 
 def named_leaves(work: Export, tree: Any, format: str) -> dict[str, tuple[tuple[str | int, ...], str]]:
-    """Returns keys and the checkpoint's name of each leaf, by its name in DCP and Orbax: the keys joined with
-    ".". Raises InvalidArgument for two leaves of one name: these formats would keep only one of them."""
-    found: dict[str, tuple[tuple[str | int, ...], str]] = {}
+    """Returns the keys and the checkpoint's name of each leaf, by its name in DCP and Orbax, which joins the
+    keys with ".". Raises InvalidArgument if two leaves have one name, as these formats would drop one of
+    them."""
+    leaves: dict[str, tuple[tuple[str | int, ...], str]] = {}
     for path, leaf in leaves_of(tree):
         name = _nested.named(path)
-        if name in found:
+        if name in leaves:
             raise work.refuse(InvalidArgument,
-                              f"{found[name][1]!r} and {leaf.name!r} would both be {name!r} in {format}: "
+                              f"{leaves[name][1]!r} and {leaf.name!r} would both be {name!r} in {format}: "
                               "needed is another name, by --rename or rename=, for one of them")
-        found[name] = (path, leaf.name)
-    return found
+        leaves[name] = (path, leaf.name)
+    return leaves
 
 
 def parts_of(shape: tuple[int, ...], itemsize: int,
              most: int) -> Iterator[tuple[tuple[int, ...], tuple[int, ...]]]:
-    """Yields begin and shape of the boxes of a tensor, in its order, of at most `most` bytes each, or of one
-    element."""
+    """Yields the begin and shape of boxes that cover a tensor in its order, each of at most `most` bytes or
+    of one element."""
     rows = part_shape(shape, itemsize, most)
     if 0 in shape:
         yield (0,) * len(shape), shape
@@ -203,14 +204,14 @@ def parts_of(shape: tuple[int, ...], itemsize: int,
 def part_shape(shape: tuple[int, ...], itemsize: int, most: int) -> tuple[int, ...]:
     """Returns the shape of the boxes of parts_of(), except the last ones along a dim."""
     below = itemsize
-    made: list[int] = []
+    steps: list[int] = []
     for extent in reversed(shape):
         step = max(1, min(max(extent, 1), most // below))
-        # Equal steps, so that the last one is not much shorter.
+        # Steps are equal, so that the last part is not much shorter.
         step = -(-max(extent, 1) // -(-max(extent, 1) // step))
-        made.insert(0, step)
+        steps.insert(0, step)
         below *= max(extent, 1) if step >= extent else most
-    return tuple(made)
+    return tuple(steps)
 
 
 def _collision(work: Export, first: str, second: str) -> Error:

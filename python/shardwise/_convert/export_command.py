@@ -1,10 +1,10 @@
-"""Run by `shardwise export` for formats that only packages of Python can write.
+"""Writes the formats that only packages of Python can write, for `shardwise export`.
 
     python3 -m shardwise._convert.export_command dcp|orbax SOURCE FOLDER OPTIONS
 
-FOLDER is empty; OPTIONS is an object of JSON: target (named in messages), max_shard, memory, threads, edits.
-Lines `progress DONE TOTAL` report progress; the last line is JSON with the number of bytes of the tensors, or
-an error.
+FOLDER is empty. OPTIONS is a JSON object: target (its name in messages), max_shard, memory, threads, edits.
+Lines `progress DONE TOTAL` report progress; the last line is JSON with the bytes of the tensors, or with an
+error.
 """
 
 from __future__ import annotations
@@ -20,20 +20,20 @@ def main(format: str, source: str, folder: str, options: str) -> NoReturn:
     from .export import Export, opened
     from .export_formats import write
 
-    given = json.loads(options)
-    select, exclude, *rules = given["edits"]
+    option = json.loads(options)
+    select, exclude, *rules = option["edits"]
     edits: Any = (select, exclude, *[[tuple(pair) for pair in pairs] for pairs in rules])
     status = 0
     try:
-        with opened(source, given["memory"], edits, given["threads"]) as checkpoint:
-            work = Export(checkpoint, given["target"], given["max_shard"], given["memory"],
+        with opened(source, option["memory"], edits, option["threads"]) as checkpoint:
+            work = Export(checkpoint, option["target"], option["max_shard"], option["memory"],
                           lambda done, total: print(f"\nprogress {done} {total}", flush=True))
             write(work, format, folder)
-        said: Any = {"logical_bytes": work.total}
+        result: Any = {"logical_bytes": work.total}
     except Error as error:
-        status, said = 3, {"code": error.code, "message": str(error)}
-    print("\n" + json.dumps(said), flush=True)
-    os._exit(status)  # so that it is the last line
+        status, result = 3, {"code": error.code, "message": str(error)}
+    print("\n" + json.dumps(result), flush=True)
+    os._exit(status)  # so that no thread prints a later line
 
 
 if __name__ == "__main__":

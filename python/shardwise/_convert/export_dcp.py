@@ -1,4 +1,4 @@
-"""A checkpoint in the format of torch.distributed.checkpoint's FileSystemWriter, written part by part."""
+"""Writes a checkpoint part by part in the format of torch.distributed.checkpoint's FileSystemWriter."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from .export import Export, named_leaves, parts_of, tree_of
 
 
 class _Out:
-    """A file for torch that keeps the system's error: torch drops it."""
+    """A file for torch that keeps the system's error, as torch drops it."""
 
     def __init__(self, path: str) -> None:
         self._file = open(path, "xb")
@@ -40,7 +40,7 @@ class _Out:
 
 
 class _Files:
-    """The files of one process. Another one begins when one is full."""
+    """The files of one process. A new file begins when the last one is full."""
 
     def __init__(self, folder: str, most: int) -> None:
         self._folder, self._most = folder, most
@@ -48,7 +48,7 @@ class _Files:
         self._file: _Out | None = None
 
     def add(self, value: Any, size: int) -> Any:
-        """Writes a value with torch.save() and returns its place. size: bytes of its elements."""
+        """Writes a value with torch.save(), and returns its place. size: the bytes of its elements."""
         if self._file is not None and self._most and self._size + size > self._most:
             self.close()
         if self._file is None:
@@ -70,7 +70,7 @@ class _Files:
 
 
 def write_dcp(work: Export, folder: str) -> None:
-    """Fills the folder. Only one part of a tensor is in memory at a time."""
+    """Fills the folder, with one part of a tensor in memory at a time."""
     checkpoint = work.checkpoint
     leaves = named_leaves(work, tree_of(work), "DCP")
     _refuse_what_dcp_lacks(work, [name for _, name in leaves.values()])
@@ -117,7 +117,7 @@ def _refuse_what_dcp_lacks(work: Export, names: list[str]) -> None:
             torch.save(work.checkpoint.objects[name], data)
             data.seek(0)
             torch.load(data, weights_only=True)
-        except Exception:  # torch's loaders would refuse it, too
+        except Exception:  # loaders of torch would refuse the object, too
             kind = type(work.checkpoint.objects[name])
             wrong.append(f"{name!r} is or holds what torch.load(weights_only=True) does not read: "
                          f"{kind.__module__}.{kind.__qualname__}")

@@ -1,4 +1,4 @@
-"""Exports to DCP and Orbax, which their own packages write."""
+"""Exports to DCP and Orbax by their own packages."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from .export import Export, opened
 
 def export(source: Any, target: str, format: str, *, max_shard: int, existing: str, memory: int,
            progress: Progress, edits: Edits) -> list[str]:
-    """Runs export_model() for DCP and Orbax. Returns the files."""
+    """Runs export_model() for DCP and Orbax, and returns the files."""
     with opened(source, memory, edits) as checkpoint:
         tell = function_of(progress, f"export {os.path.basename(target)}")
         work = Export(checkpoint, target, max_shard, memory, tell)
@@ -26,7 +26,7 @@ def export(source: Any, target: str, format: str, *, max_shard: int, existing: s
 
 
 def write(work: Export, format: str, folder: str) -> None:
-    """Fills an empty folder. Raises Unsupported if the package that writes this format is not there."""
+    """Fills an empty folder. Raises Unsupported if the package that writes this format is missing."""
     try:
         if format == "dcp":
             from .export_dcp import write_dcp

@@ -1,5 +1,5 @@
-"""A checkpoint in Orbax's format: Orbax writes the description of the tree; arrays are read and written part
-by part."""
+"""Writes a checkpoint in Orbax's format. Orbax writes the description of the tree; this module reads and
+writes arrays part by part."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _DRIVER = {"driver": "ocdbt",
 
 
 class _Lazy:
-    """A tensor of the checkpoint as a leaf of Orbax's tree, in place of a numpy array."""
+    """A tensor of the checkpoint that stands for a numpy array as a leaf of Orbax's tree."""
 
     def __init__(self, tensor: Tensor) -> None:
         self.tensor, self.shape, self.dtype, self.size, self.nbytes = (
@@ -33,13 +33,13 @@ class _Lazy:
 
 @dataclass(frozen=True)
 class _Value(Leaf):
-    """A part of an object: a number or a text, which Orbax has as leaves."""
+    """A number or a text inside an object. It is a leaf in Orbax."""
 
     value: Any
 
 
 class _Handler(ocp.type_handlers.NumpyHandler):  # type: ignore[misc]
-    """Orbax's TypeHandler of a _Lazy: its tensors are read back as arrays of numpy's."""
+    """Orbax's TypeHandler for _Lazy, whose tensors are restored as numpy arrays."""
 
     def __init__(self, work: Export) -> None:
         super().__init__()
@@ -54,7 +54,7 @@ class _Handler(ocp.type_handlers.NumpyHandler):  # type: ignore[misc]
                                                                  name="shardwise")]
 
     def stop(self) -> None:
-        """Returns when nothing is written any more. No further array begins."""
+        """Returns when no write is under way; no further array begins."""
         self._is_stopped = True
         self._ended.wait()
 
@@ -66,10 +66,10 @@ class _Handler(ocp.type_handlers.NumpyHandler):  # type: ignore[misc]
             for value, info in zip(values, infos):
                 if self._is_stopped:
                     return
-                if hasattr(info, "await_path_creation"):  # of newer versions
+                if hasattr(info, "await_path_creation"):  # newer versions have it
                     await info.await_path_creation()
                 spec = _spec_of(value, info, most)
-                made = await ts.open(spec, create=True, transaction=transaction, context=info.ts_context)
+                store = await ts.open(spec, create=True, transaction=transaction, context=info.ts_context)
                 for begin, shape in parts_of(value.shape, value.dtype.itemsize, most):
                     if self._is_stopped:
                         return
@@ -77,10 +77,10 @@ class _Handler(ocp.type_handlers.NumpyHandler):  # type: ignore[misc]
                     if size and size + part.nbytes > most:
                         await transaction.commit_async()
                         transaction, size = ts.Transaction(), 0
-                        made = await ts.open(spec, create=True, open=True, transaction=transaction,
-                                             context=info.ts_context)
-                    where = tuple(slice(first, first + extent) for first, extent in zip(begin, shape))
-                    await made[where].write(part, can_reference_source_data_indefinitely=True)
+                        store = await ts.open(spec, create=True, open=True, transaction=transaction,
+                                              context=info.ts_context)
+                    box = tuple(slice(first, first + extent) for first, extent in zip(begin, shape))
+                    await store[box].write(part, can_reference_source_data_indefinitely=True)
                     size += part.nbytes
                     self._work.count(part.nbytes)
             await transaction.commit_async()
@@ -92,7 +92,7 @@ class _Handler(ocp.type_handlers.NumpyHandler):  # type: ignore[misc]
 
 
 def _spec_of(value: _Lazy, info: Any, most: int) -> dict[str, Any]:
-    """Returns TensorStore's spec: an array of zarr's in the file of the first process, as Orbax has it."""
+    """Returns TensorStore's spec of a zarr array in the file of the first process, where Orbax puts it."""
     folder = os.path.join(info.parent_dir.as_posix(), "ocdbt.process_0", "")
     chunks = part_shape(value.shape, value.dtype.itemsize, most)
     return {"driver": "zarr", "dtype": value.dtype.name, "store_data_equal_to_fill_value": True,
@@ -103,7 +103,7 @@ def _spec_of(value: _Lazy, info: Any, most: int) -> dict[str, Any]:
 
 
 def write_orbax(work: Export, folder: str) -> None:
-    """Fills the folder: with a tree, or, if the checkpoint has items or metrics, with those of a step. A few
+    """Fills the folder with a tree, or with the items of a step if the checkpoint has items or metrics. A few
     parts of tensors are in memory at a time."""
     checkpoint = work.checkpoint
     tree = tree_of(work, "/")
@@ -127,7 +127,7 @@ def write_orbax(work: Export, folder: str) -> None:
         (jax.Array, ocp.type_handlers.get_type_handler(jax.Array)))
     saved = {key: ocp.args.PyTreeSave(_filled(work, child, keys)) for key, child in trees.items()}
     custom = checkpoint.user if isinstance(checkpoint.user, dict) else {"user": checkpoint.user}
-    # Orbax makes a hidden folder of a longer name next to its target.
+    # Orbax makes a hidden folder of a longer name next to its target, so its target is inside the folder.
     inside = os.path.join(folder, "made")
     try:
         if has_items or metrics:
@@ -139,7 +139,7 @@ def write_orbax(work: Export, folder: str) -> None:
     except BaseException as error:
         handler.stop()
         failed = handler.failed or error
-        if type(failed) in (ValueError, RuntimeError):  # as TensorStore tells of everything
+        if type(failed) in (ValueError, RuntimeError):  # TensorStore raises these for everything
             raise work.refuse(IOFailed, f"Orbax has failed: {str(failed).splitlines()[0]}") from failed
         raise failed from None
     for name in os.listdir(inside):
@@ -149,16 +149,16 @@ def write_orbax(work: Export, folder: str) -> None:
 
 def _json_items(work: Export, trees: dict[str, Any], items: dict[str, str],
                 wrong: list[str]) -> dict[str, Any]:
-    """Takes the JSON items out of the trees and returns them."""
-    found = {}
+    """Takes the JSON items out of the trees, and returns them."""
+    values = {}
     for key in [key for key, kind in items.items() if kind == "json" and isinstance(trees.get(key), Leaf)]:
         name = trees.pop(key).name
-        found[key] = work.checkpoint.objects[name]
+        values[key] = work.checkpoint.objects[name]
         try:
-            _objects.plain_json(found[key], repr(name))
+            _objects.plain_json(values[key], repr(name))
         except (TypeError, InvalidArgument) as error:
             wrong.append(str(error))
-    return found
+    return values
 
 
 def _save_step(path: str, trees: dict[str, Any], texts: dict[str, Any], metrics: Any, custom: Any,
@@ -175,7 +175,7 @@ def _save_step(path: str, trees: dict[str, Any], texts: dict[str, Any], metrics:
 
 
 def _expanded(work: Export, tree: Any, wrong: list[str]) -> Any:
-    """Returns the tree with the values inside objects as leaves of their own."""
+    """Returns the tree with each value inside an object as a separate leaf."""
     if isinstance(tree, Leaf):
         objects = work.checkpoint.objects
         return _value(tree.name, objects[tree.name], wrong) if tree.name in objects else tree
@@ -216,15 +216,15 @@ def _check(work: Export, tree: Any, wrong: list[str]) -> None:
 
 def _texts_of(leaves: dict[str, Any], tree: Any) -> Iterator[str]:
     for name, (path, _) in leaves.items():
-        found = tree
+        node = tree
         for key in path:
-            found = found[key]
-        if isinstance(found, _Value) and isinstance(found.value, str):
+            node = node[key]
+        if isinstance(node, _Value) and isinstance(node.value, str):
             yield name
 
 
 def _random_keys(work: Export, wrong: list[str]) -> dict[str, jax.Array]:
-    """Returns the typed PRNG keys by name: Orbax keeps their type, a checkpoint stores their data."""
+    """Returns the typed PRNG keys by name. Orbax keeps their type; a checkpoint stores their data."""
     keys: dict[str, jax.Array] = {}
     tree = work.checkpoint.tree
     is_tree = isinstance(tree, dict) and tree.get("kind") == "pytree"

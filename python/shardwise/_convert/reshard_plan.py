@@ -1,4 +1,4 @@
-"""Plans of reshards as text."""
+"""Describes plans of reshards as text."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from .._checkpoint.tensor import Checkpoint, Tensor
 from .._errors import Error, InvalidArgument
 from .._sharding import Mesh, PartitionSpec, Sharding, TransferPlan
 
-_MOST_DEVICES = 4096  # most devices of a plan; beyond, only sizes are given
+_MOST_DEVICES = 4096  # the most devices for which the kind of a transfer is computed
 
 
 def _size(count: float) -> str:
@@ -20,15 +20,15 @@ def _size(count: float) -> str:
 
 
 def _spec_of(tensor: Tensor, rules: _core.SpecRules) -> str:
-    found = rules.find(tensor.name, tensor.ndim)
-    return tensor.spec or ",".join("-" * tensor.ndim) if found is None else str(found)
+    spec = rules.find(tensor.name, tensor.ndim)
+    return tensor.spec or ",".join("-" * tensor.ndim) if spec is None else str(spec)
 
 
 def explain_checkpoint(source: Path, mesh: str, rules: str) -> str:
     target = Mesh(mesh)
     parsed = _core.SpecRules.parse(rules)
     lines, wrong = [], []
-    total = held = 0
+    total = device_bytes = 0
     with Checkpoint(source, pin=False) as checkpoint:
         for pattern in parsed.unmatched(list(checkpoint)):
             wrong.append(f"rule {pattern!r} matches no tensor")
@@ -43,7 +43,7 @@ def explain_checkpoint(source: Path, mesh: str, rules: str) -> str:
             for extent in shard:
                 bytes_each *= extent
             total += tensor.nbytes
-            held += bytes_each
+            device_bytes += bytes_each
             lines.append(f"  {name}: {tensor.dtype} {list(tensor.shape)}, {_size(tensor.nbytes)}: "
                          f"{_was(tensor)} -> {after.spec}; {_size(bytes_each)} a device; "
                          f"{_kind(tensor, after)}")
@@ -51,8 +51,8 @@ def explain_checkpoint(source: Path, mesh: str, rules: str) -> str:
             raise InvalidArgument(f"reshard {checkpoint.path} to {target}: {len(wrong)} faults: "
                                   f"{'; '.join(wrong[:20])}")
         head = (f"{checkpoint.path}: {len(checkpoint)} tensors, {_size(total)}, onto {target}: "
-                f"{_size(held)} a device; every stored byte is read and written once, {_size(total)} in all, "
-                "within the memory that reshard(memory=) gives")
+                f"{_size(device_bytes)} a device; every stored byte is read and written once, "
+                f"{_size(total)} in all, within the memory that reshard(memory=) gives")
     return "\n".join([head, *lines])
 
 

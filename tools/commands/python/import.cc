@@ -111,21 +111,11 @@ class DescribedTensors final : public BoxReader {
   std::vector<TensorInfo> tensors_;
 };
 
-fs::path temporary_folder(const fs::path& source) {
-  std::error_code error;
-  fs::path folder = fs::temp_directory_path(error);
-  if (!error) return folder;
-  throw Error(ErrorCode::not_found,
-              fmt::format("import {}: found no folder for temporary files, needed is one, which "
-                          "TMPDIR may name",
-                          source.string()));
-}
-
 class ImportedTensors final : public BoxReader {
  public:
   ImportedTensors(std::string_view format, const fs::path& source, const ReadOptions& options,
                   const Selection& selection)
-      : staged_(*files_, temporary_folder(source) / fmt::format("shardwise-{}", getuid())) {
+      : staged_(*files_, temporary_place(source)) {
     import_by_python(format, source, staged_.place(), selection);
     reader_.emplace(staged_.place(), options);
   }
@@ -143,6 +133,16 @@ class ImportedTensors final : public BoxReader {
 };
 
 }  // namespace
+
+fs::path temporary_place(const fs::path& source) {
+  std::error_code error;
+  const fs::path folder = fs::temp_directory_path(error);
+  if (!error) return folder / fmt::format("shardwise-{}", getuid());
+  throw Error(ErrorCode::not_found,
+              fmt::format("import {}: found no folder for temporary files, needed is one, which "
+                          "TMPDIR may name",
+                          source.string()));
+}
 
 void import_by_python(std::string_view format, const fs::path& source, const fs::path& target,
                       const Selection& selection) {

@@ -26,6 +26,10 @@ struct Selection {
 void import_by_python(std::string_view format, const std::filesystem::path& source,
                       const std::filesystem::path& target, const Selection& selection = {});
 
+/// A place for hidden folders of this user in the system's folder for temporary files. Throws
+/// not_found without one.
+std::filesystem::path temporary_place(const std::filesystem::path& source);
+
 /// The tensors of such a checkpoint, by its metadata alone: their elements cannot be read. Throws
 /// as import_by_python(), and corrupt for an answer that describes no tensors.
 std::unique_ptr<BoxReader> describe_by_python(std::string_view format,
