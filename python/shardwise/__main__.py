@@ -1,11 +1,11 @@
-"""`python -m shardwise` and `shardwise`: run the command that this package contains."""
+"""Runs the command that this package contains, for `python -m shardwise` and `shardwise`."""
 
 import os
 import sys
 
 
 def main() -> None:
-    """Becomes the command, whose words and exit status are its own."""
+    """Replaces this process by the command."""
     program = os.path.join(os.path.dirname(__file__), "bin", "shardwise")
     if not os.path.exists(program):
         sys.exit("shardwise: this installation has no command; pip install shardwise brings it")

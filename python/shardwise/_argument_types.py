@@ -1,8 +1,7 @@
-"""Arguments of wrong types: one WrongType with operation, argument, found and needed, in place of the errors
-that Python, numpy and nanobind raise deep inside. Memory that runs out there is one ResourceExhausted with
-the operation.
+"""Replaces the errors that Python, numpy and nanobind raise deep inside for arguments of wrong types by one
+WrongType, which has operation, argument, found and needed. Adds the operation to a ResourceExhausted.
 
-Calls that succeed pay for one more frame. Annotations are evaluated and compared only after an error.
+A call that succeeds pays for one more frame. Annotations are evaluated and compared only after an error.
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ from ._interpreter import imported
 #: A wrong argument causes errors of exactly these classes, never of a class derived from them.
 _RAW = (TypeError, AttributeError, KeyError, IndexError, ValueError, OverflowError, RuntimeError,
         UnicodeEncodeError)
-#: These say nothing to a caller, even if each argument fits its annotation.
+#: These do not help a caller, even if each argument fits its annotation.
 _UNCLEAR = (TypeError, AttributeError, KeyError, OverflowError, UnicodeEncodeError)
 #: torch calls methods of these while it traces.
 _TRACED = {"Tensor", "Module", "Function"}
@@ -36,13 +35,13 @@ _OPERATORS = {"__getitem__", "__contains__", "__array__"}
 #: An error that passed through code of any other module belongs to the user.
 _OWN_MODULES = sys.stdlib_module_names | {"shardwise", "numpy", "torch", "jax", "jaxlib", "ml_dtypes"}
 _NAMES_OF_TYPES = vars(typing) | vars(collections.abc)
-NO_LIMIT = 2**63 - 1  #: of numbers that C++ takes
+NO_LIMIT = 2**63 - 1  #: the largest number that C++ takes
 _SMALLEST, _LARGEST = -2**63, 2**64 - 1
 
 
 def check_calls(module_name: str) -> None:
-    """Checks the calls of the functions and classes that a module defines or a package exports. Called at its
-    end."""
+    """Checks the calls of the functions and classes that a module defines or a package exports. The module
+    calls this at its end."""
     module = imported(module_name)
     for name, item in list(vars(module).items()):
         home = str(getattr(item, "__module__", ""))
@@ -52,7 +51,7 @@ def check_calls(module_name: str) -> None:
         if inspect.isclass(item):
             _check_methods(item)
         elif inspect.isfunction(item):
-            # A pickle names the module that defines the function, which must hold the same object.
+            # A pickle names the module that defines the function, so that module must hold the same object.
             defined, checked_item = item.__name__, checked(item, item.__name__)
             setattr(module, name, checked_item)
             if vars(imported(home)).get(defined) is item:
@@ -69,8 +68,8 @@ def _check_methods(kind: type) -> None:
             if name in ("__init__", "__new__"):
                 function = getattr(item, "__func__", item)
                 if inspect.isfunction(function) and not getattr(base, "_is_protocol", False):
-                    made = checked(function, operation, owner=base)
-                    setattr(base, name, staticmethod(made) if name == "__new__" else made)
+                    wrapped = checked(function, operation, owner=base)
+                    setattr(base, name, staticmethod(wrapped) if name == "__new__" else wrapped)
             elif is_traced or name.startswith("_") and name not in _OPERATORS:
                 continue
             elif inspect.isfunction(item):
@@ -84,9 +83,9 @@ def _check_methods(kind: type) -> None:
 def checked(function: Callable[..., Any], operation: str,
             others: Mapping[str, str] = types.MappingProxyType({}),
             owner: type | None = None) -> Callable[..., Any]:
-    """Returns the function, with errors for wrong arguments. others: options of other libraries, each with
-    the text to write in its place. owner: the class of a method; errors have the name of the object's own
-    class instead."""
+    """Returns the function wrapped so that it raises WrongType for wrong arguments. others: options of other
+    libraries, each with the text to write in its place. owner: the class that defines a method; errors name
+    the class of the object instead."""
     if hasattr(function, "_checks_calls"):
         return function
 
@@ -97,17 +96,17 @@ def checked(function: Callable[..., Any], operation: str,
             return function(*args, **kwargs)
         except ResourceExhausted as error:
             text = getattr(error, "_said", str(error))
-            if text != "there is too little memory":  # others say how much they needed
+            if text != "there is too little memory":  # other texts have the operation and the bytes
                 raise
-            wrong = ResourceExhausted(f"{_told(operation, _kind(owner, args))}: {text}")
-            wrong._said = text  # type: ignore[attr-defined] # so that the outermost call speaks
+            wrong = ResourceExhausted(f"{_full_name(operation, _kind(owner, args))}: {text}")
+            wrong._said = text  # type: ignore[attr-defined] # so that the outermost call is the one named
         except _RAW as error:
             kind = _kind(owner, args)
-            # The caller of a super() method knows the public call and its arguments.
+            # A caller knows the public call, not the method that it reaches by super().
             public = function if kind is None else getattr(kind, function.__name__, function)
             is_of_super = inspect.unwrap(public) is not inspect.unwrap(function)
-            told = _told(operation, kind)
-            wrong = None if is_of_super else _wrong_type(error, function, told, args, kwargs, others)
+            full_name = _full_name(operation, kind)
+            wrong = None if is_of_super else _wrong_type(error, function, full_name, args, kwargs, others)
             if wrong is None:
                 raise
         raise wrong
@@ -124,41 +123,42 @@ def _kind(owner: type | None, args: tuple[Any, ...]) -> type | None:
     return kind if issubclass(kind, owner) else None
 
 
-def _told(operation: str, kind: type | None) -> str:
+def _full_name(operation: str, kind: type | None) -> str:
     _, dot, method = operation.partition(".")
     return operation if kind is None else f"{kind.__name__}{dot}{method}"
 
 
 def _wrong_type(error: Exception, function: Callable[..., Any], operation: str, args: tuple[Any, ...],
                 kwargs: dict[str, Any], others: Mapping[str, str]) -> WrongType | None:
-    """Returns the error for wrong arguments of a call that raised; None if they fit, or the user's code
-    raised."""
+    """Returns the error for the wrong arguments of a call that raised; None if the arguments fit or if code
+    of the user raised."""
     if not (type(error) in _RAW or type(error).__module__.startswith("numpy")) or _is_of_user(error):
         return None
     signature = inspect.signature(function)
     try:
-        given = signature.bind(*args, **kwargs).arguments
+        arguments = signature.bind(*args, **kwargs).arguments
     except TypeError as problem:
         known = list(signature.parameters)
-        takes_more = any(one.kind == one.VAR_KEYWORD for one in signature.parameters.values())
+        takes_more = any(parameter.kind == parameter.VAR_KEYWORD
+                         for parameter in signature.parameters.values())
         unknown = [name for name in kwargs if name not in known and (name in others or not takes_more)]
         if unknown:
             return unknown_option(operation, unknown[0],
                                   [name for name in known if name not in ("self", "cls")], others)
         return WrongType(f"{operation}: {problem}, needed is {operation}{_plain(signature)}")
-    for name, value in given.items():
+    for name, value in arguments.items():
         parameter = signature.parameters[name]
         hint = _hint(parameter.annotation, function)
-        each = ({f"{name}[{i}]": one for i, one in enumerate(value)}
-                if parameter.kind == parameter.VAR_POSITIONAL
-                else value if parameter.kind == parameter.VAR_KEYWORD else {name: value})
-        for place, one in each.items():
-            if wrong_as := _problem(one, hint):
-                return WrongType(f"{operation}: {place} {wrong_as}")
+        values = ({f"{name}[{i}]": item for i, item in enumerate(value)}
+                  if parameter.kind == parameter.VAR_POSITIONAL
+                  else value if parameter.kind == parameter.VAR_KEYWORD else {name: value})
+        for place, item in values.items():
+            if problem_text := _problem(item, hint):
+                return WrongType(f"{operation}: {place} {problem_text}")
     if not (isinstance(error, _UNCLEAR) or "bad_cast" in str(error)):
         return None
     found = ", ".join(f"{name}={_short(value)}"
-                      for name, value in given.items() if name not in ("self", "cls"))
+                      for name, value in arguments.items() if name not in ("self", "cls"))
     # nanobind's text is a list of C++ types.
     reason = ("with numbers in range" if "incompatible function arguments" in str(error)
               else f"{type(error).__name__}: {error}")
@@ -179,11 +179,11 @@ def _is_of_user(error: BaseException) -> bool:
 
 
 def _hint(annotation: Any, function: Callable[..., Any]) -> Any:
-    """Returns an annotation as an object; Any for one whose names only a type checker knows."""
+    """Returns an annotation as an object; Any if only a type checker knows its names."""
     if not isinstance(annotation, str):
         return Any if annotation is inspect.Parameter.empty else annotation
     try:
-        return eval(annotation, _NAMES_OF_TYPES | function.__globals__)  # the text is this package's
+        return eval(annotation, _NAMES_OF_TYPES | function.__globals__)  # this package wrote the text
     except (NameError, TypeError, AttributeError):
         return Any
 
@@ -207,10 +207,10 @@ def _bad_text(value: Any, levels: int = 4) -> str | None:
         return None if value.isascii() or not re.search("[\ud800-\udfff]", value) else value
     inner: Iterable[Any] = ()
     if levels and isinstance(value, dict):
-        inner = (one for item in value.items() for one in item)
+        inner = (part for item in value.items() for part in item)
     elif levels and isinstance(value, (list, tuple, set, frozenset)):
         inner = value
-    return next((bad for bad in (_bad_text(one, levels - 1) for one in inner) if bad is not None), None)
+    return next((bad for bad in (_bad_text(part, levels - 1) for part in inner) if bad is not None), None)
 
 
 def _fits(value: Any, hint: Any) -> bool:
@@ -255,8 +255,8 @@ def _parts_fit(value: Any, origin: type, parts: tuple[Any, ...]) -> bool:
         return all(_fits(k, parts[0]) and _fits(v, parts[1]) for k, v in value.items())
     if parts and (isinstance(value, (list, tuple, set, frozenset)) or getattr(value, "ndim", 0) == 1
                   and len(value) < 1000):
-        return all(_fits(one, parts[0]) for one in value)
-    # A text is a sequence of texts, and rarely meant as one.
+        return all(_fits(item, parts[0]) for item in value)
+    # A text is a sequence of texts, but rarely meant as a sequence.
     return not (isinstance(value, (str, bytes)) and issubclass(collections.abc.Sequence, origin))
 
 
@@ -270,9 +270,9 @@ def _text_of(hint: Any) -> str:
 
 def _plain(signature: inspect.Signature) -> str:
     """Returns a signature without annotations and self."""
-    kept = [one.replace(annotation=one.empty)
-            for one in signature.parameters.values() if one.name not in ("self", "cls")]
-    return str(signature.replace(parameters=kept, return_annotation=signature.empty))
+    parameters = [parameter.replace(annotation=parameter.empty)
+                  for parameter in signature.parameters.values() if parameter.name not in ("self", "cls")]
+    return str(signature.replace(parameters=parameters, return_annotation=signature.empty))
 
 
 def _short(value: Any) -> str:
@@ -284,7 +284,8 @@ def _short(value: Any) -> str:
 
 
 def step_number(what: str, step: Any) -> int:
-    """A step as callers give it: an integer of any library. Raises InvalidArgument."""
+    """Returns a step's number, an integer of any library, as an int. what: the operation, for the message.
+    Raises InvalidArgument if it is not an integer, is negative or is too large."""
     try:
         number = operator.index(step)
     except TypeError:

@@ -1,5 +1,5 @@
-"""Element types: our names and numpy's. Those that numpy lacks come from the package ml_dtypes, which is
-imported with the first of them."""
+"""Maps our names of element types to numpy's. The package ml_dtypes supplies those that numpy lacks; their
+first use imports it."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _OF_ML_DTYPES = {theirs: ours for ours, theirs in _ML_DTYPES.items()}
 
 
 def is_masked(value: Any) -> bool:
-    # np.ma is imported when it is first read: a child forked during that import would wait for ever.
+    # Reading np.ma would import it, and a child forked during that import would wait for ever.
     return isinstance(value, getattr(imported("numpy.ma"), "MaskedArray", ()))
 
 
@@ -35,18 +35,18 @@ class _Dtypes(dict[str, np.dtype]):
         except ImportError:
             raise Unsupported(f"dtype {name}: found no package ml_dtypes in {sys.executable}, "
                               "which has it for numpy: `pip install ml_dtypes`") from None
-        found: np.dtype = np.dtype(getattr(ml_dtypes, theirs))
-        self[name] = found
-        return found
+        dtype: np.dtype = np.dtype(getattr(ml_dtypes, theirs))
+        self[name] = dtype
+        return dtype
 
 
-#: Numpy's, by our names. Raises KeyError, and Unsupported if ml_dtypes is needed and not there.
+#: Numpy's dtypes by our names. A lookup raises KeyError, or Unsupported if it needs ml_dtypes in vain.
 NUMPY: dict[str, np.dtype] = _Dtypes({ours: np.dtype(theirs) for ours, theirs in _PLAIN.items()})
 _OURS = {np.dtype(theirs): ours for ours, theirs in _PLAIN.items()}
 
 
 def known_name(native: np.dtype) -> str | None:
-    """Returns our name of a numpy dtype in this machine's byte order; None if we lack it."""
+    """Returns our name of a numpy dtype in this machine's byte order; None if we have none."""
     if native.type.__module__ == "ml_dtypes":
         return _OF_ML_DTYPES.get(native.name)
     return _OURS.get(native)
@@ -58,18 +58,18 @@ def exported(array: np.ndarray) -> np.ndarray:
 
 
 def is_known(name: str) -> bool:
-    """True if a name of a dtype is one of ours."""
+    """Returns True if we have a dtype of this name."""
     return name in _PLAIN or name in _ML_DTYPES
 
 
 def dtype_called(name: str) -> np.dtype:
-    """Returns a numpy dtype by numpy's or ml_dtypes' name. Raises TypeError, and Unsupported without
-    ml_dtypes."""
+    """Returns a numpy dtype by numpy's or ml_dtypes' name. Raises TypeError, or Unsupported if it needs
+    ml_dtypes in vain."""
     return NUMPY[_OF_ML_DTYPES[name]] if name in _OF_ML_DTYPES else np.dtype(name)
 
 
-def _instead(native: np.dtype) -> str:
-    """Returns advice on the code to write in place of a dtype of numbers that we lack."""
+def _conversion_advice(native: np.dtype) -> str:
+    """Returns advice on the conversion to write for a dtype of numbers that we lack."""
     if native.kind in "fc":
         return f': write .astype("{"f8" if native.kind == "f" else "c16"}")'
     if native.type.__module__ != "ml_dtypes":
@@ -80,16 +80,17 @@ def _instead(native: np.dtype) -> str:
 
 
 def name_of(dtype: object, tensor: str = "") -> str:
-    """Returns our name of a numpy dtype, of any byte order. Raises Unsupported, naming the tensor."""
+    """Returns our name of a numpy dtype in any byte order. Raises WrongType, or Unsupported with the name of
+    the tensor."""
     try:
         native = np.dtype(dtype)  # type: ignore[call-overload]
     except (TypeError, ValueError):
         raise WrongType(f"found {dtype!r}, needed is a dtype: {', '.join((*_PLAIN, *_ML_DTYPES))}") from None
     if native.byteorder == ">":
         native = native.newbyteorder("<")
-    found = known_name(native)
-    if found is None:
-        where = f"tensor {tensor!r} has" if tensor else "found"
-        raise Unsupported(f"{where} dtype {native}: "
-                          f"needed is one of {', '.join((*_PLAIN, *_ML_DTYPES))}{_instead(native)}")
-    return found
+    name = known_name(native)
+    if name is None:
+        subject = f"tensor {tensor!r} has" if tensor else "found"
+        raise Unsupported(f"{subject} dtype {native}: "
+                          f"needed is one of {', '.join((*_PLAIN, *_ML_DTYPES))}{_conversion_advice(native)}")
+    return name

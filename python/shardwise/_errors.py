@@ -1,7 +1,7 @@
-"""Errors of Shardwise: `Error` and, by its code, a subclass that is also the built-in one of that kind.
-`errno` of those that are OSError is the operating system's number, if it was asked.
+"""Defines `Error` and, for each code, a subclass that also derives from the built-in exception of its kind.
+Subclasses of OSError have the `errno` of the operating system, if a call of it failed.
 
-All of them pickle, so that torch.distributed can send them from process to process.
+All errors pickle, so torch.distributed can send them between processes.
 """
 
 from __future__ import annotations
@@ -20,16 +20,17 @@ _Result = TypeVar("_Result")
 
 
 class Error(RuntimeError):
-    """Base of all. `code` names the kind of failure: "invalid_argument", "not_found", "no_such_name",
-    "already_exists", "corrupt", "io", "unsupported", "resource_exhausted", "cancelled" or "group"."""
+    """The base of all errors. `code` names the kind of failure: "invalid_argument", "not_found",
+    "no_such_name", "already_exists", "corrupt", "io", "unsupported", "resource_exhausted", "cancelled" or
+    "group"."""
 
     code = "error"
 
     def __new__(cls, *args: Any) -> Error:
-        # Python refuses another base's __new__ for a subclass of OSError.
+        # Python refuses the __new__ of another base for a subclass of OSError.
         base: Any = OSError if issubclass(cls, OSError) else RuntimeError
-        made: Error = base.__new__(cls, *args)
-        return made
+        error: Error = base.__new__(cls, *args)
+        return error
 
     def __init__(self, *args: Any) -> None:
         self.args = args
@@ -38,12 +39,12 @@ class Error(RuntimeError):
         return _remade, (type(self), str(self), getattr(self, "errno", None) or 0)
 
     def __str__(self) -> str:
-        # KeyError would show the message in quotes, OSError with its number.
+        # KeyError would put the message in quotes, and OSError would add its number.
         return str(self.args[0]) if self.args else ""
 
 
 class InvalidArgument(Error, ValueError):
-    """A shape, axis, spec or option is wrong; so are a target and a checkpoint that do not fit each other."""
+    """A shape, axis, spec or option is wrong, or a target and a checkpoint do not fit each other."""
 
     code = "invalid_argument"
 
@@ -65,31 +66,31 @@ class NameNotFound(NotFound, KeyError):
 
 
 class AlreadyExists(Error, FileExistsError):
-    """Something would have to be replaced."""
+    """The call would replace something that exists, and was not told to."""
 
     code = "already_exists"
 
 
 class Corrupt(Error):
-    """Stored bytes differ from those that were written. Names file, tensor, chunk and box."""
+    """Stored bytes differ from those that were written. The message names file, tensor, chunk and box."""
 
     code = "corrupt"
 
 
 class IOFailed(Error, OSError):
-    """The operating system refused: no space, no rights, a broken device."""
+    """The operating system refused: there is no space, there are no rights, or a device is broken."""
 
     code = "io"
 
 
 class Unsupported(Error, NotImplementedError):
-    """Well-formed, but this version cannot do it."""
+    """The request is well-formed, but this version cannot do it."""
 
     code = "unsupported"
 
 
 class ResourceExhausted(Error, MemoryError):
-    """Memory does not suffice."""
+    """There is not enough memory."""
 
     code = "resource_exhausted"
 
@@ -101,7 +102,8 @@ class Cancelled(Error):
 
 
 class GroupError(Error):
-    """Another process failed, or did not come before the deadline. Names its rank and says why."""
+    """Another process failed, or did not come before the deadline. The message names its rank and says
+    why."""
 
     code = "group"
 
@@ -113,7 +115,7 @@ _CLASSES: dict[str, type[Error]] = {
 }
 
 
-# errno of errors that the operating system may not have caused.
+# The errno of errors that the operating system may not have caused.
 _NUMBERS: dict[str, int] = {"not_found": errno.ENOENT, "no_such_name": errno.ENOENT,
                             "already_exists": errno.EEXIST}
 
@@ -126,16 +128,16 @@ def _remade(kind: type[Error], message: str, system_error: int) -> Error:
 
 
 def made(code: str, message: str, system_error: int = 0) -> Error:
-    """Returns the exception for an error of the C++ library, or of another rank. system_error: its errno, or
+    """Returns the exception for an error of the C++ library or of another rank. system_error: its errno, or
     0."""
-    message = re.sub(r"\bExisting::(\w+)", r'existing="\1"', message)  # C++'s names of options
+    message = re.sub(r"\bExisting::(\w+)", r'existing="\1"', message)  # options have other names in C++
     message = re.sub(r"\b(?:Manager|Keep|When|Write)Options::(\w+)", r"\1=", message)
     return _remade(_CLASSES.get(code, Error), message, system_error)
 
 
 def stops_no_loop(function: Callable[_P, _Result]) -> Callable[_P, _Result]:
-    """Turns a StopIteration of the function into a RuntimeError: it would end a caller's loop in silence (PEP
-    479)."""
+    """Turns a StopIteration of the function into a RuntimeError: it would end a loop of the caller in silence
+    (PEP 479)."""
 
     @functools.wraps(function)
     def guarded(*args: _P.args, **kwargs: _P.kwargs) -> _Result:
@@ -149,7 +151,7 @@ def stops_no_loop(function: Callable[_P, _Result]) -> Callable[_P, _Result]:
 
 
 def warn(text: str) -> None:
-    """Warns at the line that called the package."""
+    """Gives a warning at the line that called the package."""
     level, frame = 1, own_frame()
     while frame is not None and frame.f_globals.get("__name__", "").partition(".")[0] == "shardwise":
         level, frame = level + 1, frame.f_back  # type: ignore[assignment]

@@ -1,4 +1,4 @@
-"""State of the Python interpreter: the modules that are imported, and the frames of calls."""
+"""Reads the state of the Python interpreter: its imported modules, and the frames of calls."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Paths that callers give."""
+"""Checks paths of callers, and describes the content of a path that is no checkpoint."""
 
 from __future__ import annotations
 
@@ -20,31 +20,31 @@ _SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:/")
 
 
 @contextlib.contextmanager
-def told_instead(path: str, takes_files: bool = False) -> Iterator[None]:
-    """Adds to NotFound a description of the content of a path that is no checkpoint. takes_files: files of
-    other formats are taken, so NotFound says that a part of one is missing."""
+def content_in_error(path: str, takes_files: bool = False) -> Iterator[None]:
+    """Adds to a NotFound a description of the content of a path that is no checkpoint. takes_files: the call
+    takes other formats too, so their NotFound stays as it is."""
     try:
         yield
     except NotFound as error:
         is_taken = os.path.exists(os.path.join(path, "manifest.json")) or takes_files and bool(
             _core.model_format(path))
-        instead = "" if is_taken else instead_of_checkpoint(path)
-        if not instead:
+        content = "" if is_taken else content_of(path)
+        if not content:
             raise
-        # It is no checkpoint, so an unfinished save is not the reason.
-        said = re.sub(": (it was not committed: it has no manifest.json|found .*, "
-                      "needed a checkpoint of Shardwise)$", "", str(error))
-        raise NotFound(f"{said}: {instead}") from None
+        # The path is no checkpoint, so an unfinished save is not the reason.
+        message = re.sub(": (it was not committed: it has no manifest.json|found .*, "
+                         "needed a checkpoint of Shardwise)$", "", str(error))
+        raise NotFound(f"{message}: {content}") from None
 
 
-def instead_of_checkpoint(path: str) -> str:
+def content_of(path: str) -> str:
     """Returns a description of the content of a path that is no checkpoint, and a way to load it; empty if
-    nothing is known of it."""
+    the format is unknown."""
     kind, what, steps = _core.known_format(path)
     if kind == "shardwise":  # the error itself says so
         return ""
     if kind:
-        return f"found {what}: {_ways_in(kind, os.path.join(path, steps[-1]) if steps else path)}"
+        return f"found {what}: {_import_advice(kind, os.path.join(path, steps[-1]) if steps else path)}"
     if os.path.isfile(path):
         return "found a file: needed a directory"
     try:
@@ -53,8 +53,8 @@ def instead_of_checkpoint(path: str) -> str:
         return ""
 
 
-def _ways_in(kind: str, path: str) -> str:
-    """Returns the call that makes a checkpoint of the content of a path."""
+def _import_advice(kind: str, path: str) -> str:
+    """Returns a text with the call that makes a checkpoint of the content of a path."""
     if kind in ("torch", "zip", "pickle"):
         return 'swt.save("new", torch.load(file, weights_only=True)) makes a checkpoint of it'
     if kind == "npy":
@@ -67,21 +67,29 @@ def _ways_in(kind: str, path: str) -> str:
 
 
 def local_or_bucket(path: Path, what: str) -> str:
-    """As local(), but a URL of a bucket, "s3://bucket/prefix", is the path that the core reads it by."""
+    """Returns a path as local() does; turns the URL of a bucket, "s3://bucket/prefix", into the core's
+    path."""
     text = os.fsdecode(os.fspath(path)) if isinstance(path, (str, bytes, os.PathLike)) else ""
     return _core.path_of_url(text) if text.startswith("s3:/") and "\0" not in text else local(path, what)
 
 
+def local_or_url(path: Path, what: str) -> str:
+    """Returns a path as local_or_bucket() does; a URL of a web server stays as it is."""
+    text = os.fsdecode(os.fspath(path)) if isinstance(path, (str, bytes, os.PathLike)) else ""
+    web = re.match("(https?):/+", text)
+    return f"{web[1]}://{text[web.end():]}" if web and "\0" not in text else local_or_bucket(path, what)
+
+
 def absolute_root(root: Path) -> str:
-    """The path of a folder of steps, or of a root in a bucket, that stays if the program goes elsewhere."""
+    """Returns the absolute path of a folder of steps, or the core's path of a root in a bucket."""
     text = local_or_bucket(root, "open a folder of steps")
     return text if text.startswith("s3:/") else os.path.abspath(text)
 
 
 def local(path: Path, what: str) -> str:
-    """Returns a path of this machine's file systems as text: `~` is the user's folder, as in a shell. Raises
-    Unsupported for URLs, which would otherwise be folders of odd names. what: begins the message, as
-    "save"."""
+    """Returns a path of this machine's file systems as text, with `~` as the user's folder. Raises
+    Unsupported for URLs, which would otherwise become folders of odd names. what: the operation, which begins
+    a message."""
     if not isinstance(path, (str, bytes, os.PathLike)):
         raise WrongType(f"{what}: the path is {type(path).__name__}, needed is a text or a pathlib.Path: "
                         "the path comes first" + _ORDERS.get(what, ""))

@@ -1,4 +1,4 @@
-"""Progress of long work: a function of yours, a bar of tqdm, or a line on stderr."""
+"""Reports the progress of long work by a function of the caller, a bar of tqdm, or a line on stderr."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from typing import Any, Callable
 
 ProgressFunction = Callable[[int, int], None]
 Progress = bool | ProgressFunction | None
-"""True: a bar (if tqdm is not installed, nothing). A function: called with bytes done and in total now and
-then; for images once, with their number, as the total is not known before."""
+"""True shows a bar if tqdm is installed. A function is called now and then with the bytes done and the bytes
+in total; for images once, with their number, as the total is unknown until the end."""
 
 
 def function_of(progress: Progress, what: str) -> ProgressFunction | None:
@@ -34,13 +34,13 @@ def function_of(progress: Progress, what: str) -> ProgressFunction | None:
     return show
 
 
-_current = threading.local()  #: .line: the innermost WorkLine of this thread
+_current = threading.local()  #: .line is the innermost WorkLine of this thread
 
 
 class WorkLine:
-    """Shows on stderr the time of work without a known end: only on a terminal, and only after two seconds. A
-    thread of its own writes the line, as a framework that traces calls no function of ours. The line is
-    cleared at the end."""
+    """Shows on stderr how long work without a known end has taken, only on a terminal and only after two
+    seconds; clears the line at the end. A separate thread writes it, as a framework that traces calls none of
+    our functions."""
 
     AFTER, EACH = 2.0, 0.5  #: seconds
 
@@ -85,6 +85,6 @@ class WorkLine:
 
 
 def count_operation(stage: str) -> None:
-    """Counts an operation in the line that this thread shows, if any. stage: "traced", "written"."""
+    """Counts an operation in the line that this thread shows, if any. stage: "traced" or "written"."""
     if (line := getattr(_current, "line", None)) is not None:
         line.count(stage)

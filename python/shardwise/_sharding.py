@@ -1,4 +1,4 @@
-"""Meshes, partition specs and shardings: they give each device its box of a tensor."""
+"""Defines meshes, partition specs and shardings, which give each device its box of a tensor."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ Entry = None | str | Sequence[str]
 class Mesh:
     """A grid of devices with named axes.
 
-    Mesh({"data": 4, "model": 2}), Mesh("data=4,model=2"), and with devices in another order, row by row:
-    Mesh({"data": 2, "model": 2}, [3, 1, 0, 2]).
+    Mesh({"data": 4, "model": 2}) and Mesh("data=4,model=2") are equal. Mesh({"data": 2, "model": 2},
+    [3, 1, 0, 2]) has its devices in another order, given row by row.
     """
 
     def __init__(self, axes: str | Mapping[str, int] | Sequence[tuple[str, int]],
@@ -35,7 +35,7 @@ class Mesh:
 
     @staticmethod
     def from_torch(mesh: Any) -> Mesh:
-        """Converts a DeviceMesh; devices are ranks. Axes without names are called by their number."""
+        """Converts a DeviceMesh, whose devices are ranks. An axis without a name is called by its number."""
         names = mesh.mesh_dim_names or [str(d) for d in range(mesh.mesh.ndim)]
         return Mesh(list(zip(names, mesh.mesh.shape)), mesh.mesh.flatten().tolist())
 
@@ -78,9 +78,9 @@ class Mesh:
 
 @dataclass(frozen=True)
 class Device:
-    """The place of a device, in JAX's words; calls that take one also take a jax.Device. coords: the place of
-    its chip in the torus that joins the chips of a slice, () without a torus. core_on_chip: its number among
-    the devices of the chip."""
+    """The place of a device, with JAX's names. Calls that take a Device also take a jax.Device. coords: the
+    place of its chip in the torus that joins the chips of a slice; () without a torus. core_on_chip: its
+    number among the devices of the chip."""
 
     id: int
     coords: tuple[int, ...] = ()
@@ -94,7 +94,7 @@ def _places(devices: Sequence[Any]) -> list[tuple[int, list[int], int | None, in
     places = []
     for device, core in zip(devices, cores):
         coords = list(getattr(device, "coords", None) or ())
-        if coords and len(set(cores)) > 1:  # else the chips are the devices
+        if coords and len(set(cores)) > 1:  # else each chip is one device
             coords.append(core)
         places.append((device.id, coords, getattr(device, "slice_index", None),
                        getattr(device, "process_index", 0)))
@@ -103,9 +103,9 @@ def _places(devices: Sequence[Any]) -> list[tuple[int, list[int], int | None, in
 
 def device_mesh(axes: Mapping[str, int], devices: Sequence[Any], *, split_physical_axes: bool = False,
                 contiguous_submeshes: bool = False, device_kind: str = "") -> Mesh:
-    """Returns a mesh whose neighbours are near each other in the torus, as jax's
-    mesh_utils.create_device_mesh orders them. axes: by rising communication. devices: Device or jax.Device.
-    Raises InvalidArgument if they do not fit."""
+    """Returns a mesh whose neighbours are near each other in the torus, in the order of jax's
+    mesh_utils.create_device_mesh. axes: extents by name, in the order of rising communication. devices:
+    Device or jax.Device. Raises InvalidArgument if axes and devices do not fit."""
     mesh = Mesh.__new__(Mesh)
     mesh._mesh = _core.device_mesh(list(axes.items()), _places(devices), split_physical_axes,
                                    contiguous_submeshes, device_kind)
@@ -113,13 +113,13 @@ def device_mesh(axes: Mapping[str, int], devices: Sequence[Any], *, split_physic
 
 
 class HybridMesh(Mesh):
-    """A mesh over several slices, as torch_xla's HybridMesh: each axis has ici_mesh_shape[i] devices inside a
+    """A mesh over several slices, like torch_xla's HybridMesh. Axis i has ici_mesh_shape[i] devices inside a
     slice (fast links) times dcn_mesh_shape[i] slices.
 
     HybridMesh(ici_mesh_shape=(2, 2), dcn_mesh_shape=(2, 1), axis_names=("data", "model"), devices=devices)
 
-    devices: Device or jax.Device. process_is_granule: the slow network joins processes, not slices, as in
-    jax's create_hybrid_device_mesh. Raises InvalidArgument if sizes and devices do not fit.
+    devices: Device or jax.Device. process_is_granule: True if the slow network joins processes, not slices,
+    as in jax's create_hybrid_device_mesh. Raises InvalidArgument if sizes and devices do not fit.
     """
 
     def __init__(self, ici_mesh_shape: Sequence[int], dcn_mesh_shape: Sequence[int] | None = None,
@@ -135,8 +135,8 @@ class HybridMesh(Mesh):
 
 
 class PartitionSpec:
-    """The mesh axes that cut each dim: PartitionSpec("data", None, ("model", "seq")), as
-    jax.sharding.PartitionSpec."""
+    """The mesh axes that cut each dim, as in jax.sharding.PartitionSpec: PartitionSpec("data", None,
+    ("model", "seq"))."""
 
     def __init__(self, *entries: Entry) -> None:
         self._spec = _core.PartitionSpec.parse(",".join(self._text(e) for e in entries)) if entries else \
@@ -199,15 +199,15 @@ class Minibatch:
     """The rows that one process brings to a global batch, and the boxes of its devices in them."""
 
     global_shape: tuple[int, ...]
-    index: int  # of the process's share of the rows: processes with the same one bring the same rows
-    count: int  # of shares
-    local: dict[int, Box]  # by device: its box in the process's rows
-    boxes: dict[int, Box]  # by device: the same elements in the global batch
+    index: int  # the number of the process's share of the rows: processes with equal numbers bring equal rows
+    count: int  # the number of shares
+    local: dict[int, Box]  # the box of each device in the rows of the process
+    boxes: dict[int, Box]  # the box of each device in the global batch
 
 
 class Sharding:
-    """A mesh and a spec, which give each device its box. policy: the cut of dims that do not divide ("ceil",
-    as XLA pads; "strict", as JAX; "nested_chunk", as DTensor; "balanced")."""
+    """A mesh and a spec, which give each device its box. policy: the rule that cuts dims that do not divide:
+    "ceil" (XLA pads so), "strict" (JAX refuses them), "nested_chunk" (DTensor) or "balanced"."""
 
     def __init__(self, mesh: Mesh | str, spec: PartitionSpec | str, policy: str = "ceil") -> None:
         self.mesh = mesh if isinstance(mesh, Mesh) else Mesh(mesh)
@@ -223,8 +223,8 @@ class Sharding:
 
     @classmethod
     def from_torch(cls, mesh: Any, placements: Any, shape: Sequence[int]) -> Sharding:
-        """Converts a DTensor's device_mesh, placements and shape. Raises Unsupported, saying why, if no spec
-        does the same."""
+        """Converts the device_mesh, placements and shape of a DTensor. Raises Unsupported, with the reason,
+        if no spec gives the same boxes."""
         ours = Mesh.from_torch(mesh)
         found, reason = _core.from_placements(ours._mesh, placement_text(placements, len(shape)), list(shape))
         if found is None:
@@ -264,23 +264,24 @@ class Sharding:
 
     def minibatch(self, local_shape: Sequence[int], process: int,
                   process_of: Callable[[int], int]) -> Minibatch:
-        """Places rows of a process's own, of local_shape, along dim 0, as torch_xla's minibatch=True;
-        process_of gives the process of a device. Raises NotFound if the process has no devices,
-        InvalidArgument if rows cannot be divided so that every process holds as many as it brings."""
+        """Places the rows that a process brings, an array of local_shape, along dim 0 of a global batch, as
+        torch_xla does for minibatch=True. process_of: returns the process of a device. Raises NotFound if the
+        process has no devices, InvalidArgument if no division of the rows lets every process hold as many as
+        it brings."""
         processes = [process_of(device) for device in self.mesh.devices]
         shape, (index, count), parts = _core.minibatch(self._sharding, processes, process, list(local_shape))
         return Minibatch(tuple(shape), index, count, {d: _box(local) for d, local, _ in parts},
                          {d: _box(whole) for d, _, whole in parts})
 
     def replica_id(self, device: int) -> int:
-        """Returns the number of a device among those with the same box, from 0 on."""
-        found: int = self._sharding.replica_id(device)
-        return found
+        """Returns the number of a device, from 0 on, among those that have the same box."""
+        replica: int = self._sharding.replica_id(device)
+        return replica
 
     @property
     def num_replicas(self) -> int:
-        found: int = self._sharding.num_replicas
-        return found
+        count: int = self._sharding.num_replicas
+        return count
 
     @property
     def is_fully_replicated(self) -> bool:
@@ -291,7 +292,7 @@ class Sharding:
         return Picture(self._sharding.svg(list(shape)))
 
     def _repr_svg_(self) -> str:
-        """Shows a small tensor that divides, in a notebook."""
+        """Shows a small tensor that divides evenly, in a notebook."""
         ways = {dim: 1 for dim in range(len(self.spec))}
         for dim, entry in enumerate(self.spec.entries):
             for axis in (entry,) if isinstance(entry, str) else entry or ():
@@ -351,13 +352,13 @@ class TransferPlan:
 
 
 def explain_reshard(before: Sharding, after: Sharding, shape: Sequence[int], dtype: str = "f32") -> str:
-    """Returns some lines on the elements that each device keeps, fetches and drops."""
+    """Returns a text that lists the elements that each device keeps, fetches and drops."""
     text: str = _core.explain_reshard(before._sharding, after._sharding, list(shape), dtype)
     return text
 
 
 def placement_text(placements: Any, rank: int) -> str:
-    """Returns DTensor's placements in the core's words, with negative dims counted from the end."""
+    """Returns DTensor's placements as text for the C++ core, with negative dims counted from the end."""
     words = []
     for p in placements:
         kind = type(p).__name__

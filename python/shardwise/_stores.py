@@ -1,5 +1,5 @@
-"""Key-value stores that all processes of a job see: torch's, JAX's, a folder's, and one made of MPI's
-messages."""
+"""Defines key-value stores that all processes of a job see: torch's, JAX's, a folder's, and a store made of
+MPI's messages."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ from ._paths import local
 
 
 class Store(Protocol):
-    """A key-value store that all processes see. Thread-safe. Its errors come out of the call of the group.
+    """A key-value store that all processes see. Thread-safe. Calls of a group raise its errors unchanged.
 
-    A store whose attribute `is_fresh` is there and true holds nothing from before this group was made.
+    An attribute `is_fresh` that is true says that the store holds nothing older than its group.
     """
 
     def set(self, key: str, value: bytes) -> None:
-        """Sets a value, in place of an older one."""
+        """Sets the value of a key, and replaces an older one."""
         ...
 
     def get(self, key: str, seconds: float) -> bytes | None:
-        """Returns a value as soon as it is there; None if it has not come after `seconds`, which may be 0."""
+        """Returns a value as soon as it is there; None after `seconds`, which may be 0."""
         ...
 
     def delete(self, key: str) -> None:
@@ -33,14 +33,14 @@ class Store(Protocol):
         ...
 
 
-_PAUSE = 0.05  # the longest between two looks, unless there are too many ranks for it
+_PAUSE = 0.05  # the longest pause in seconds between two looks, unless there are too many ranks for it
 
 
 def _polled(look: Callable[[], bytes | None], seconds: float, longest_pause: float = _PAUSE,
             least_pause: float = 0.0) -> bytes | None:
-    """Returns the first value that look() finds; None after `seconds`. Looks twenty times, or more if that
-    would make a pause too long, or less if it would make it too short. As long waits are made of short ones,
-    the last look is a pause before the end."""
+    """Returns the first value that look() finds; None after `seconds`. Looks twenty times, more often if a
+    pause would be too long, less often if it would be too short. The last look comes one pause before the
+    end, as callers make long waits of short ones."""
     if math.isnan(seconds):
         raise InvalidArgument(f"wait for another process: found {seconds} seconds, needed is a number")
     looks = max(20, math.ceil(seconds / longest_pause))
@@ -48,8 +48,8 @@ def _polled(look: Callable[[], bytes | None], seconds: float, longest_pause: flo
         looks = min(looks, max(1, int(seconds / least_pause)))
     end = time.monotonic() + seconds
     for _ in range(looks):
-        if (found := look()) is not None:
-            return found
+        if (value := look()) is not None:
+            return value
         if (left := end - time.monotonic()) <= 0:
             break
         time.sleep(min(seconds / looks, left))
@@ -65,7 +65,7 @@ def store_of_torch() -> Any:
 
 
 class TorchStore:
-    """torch.distributed's own store, cloned: a connection of its own, safe on any thread."""
+    """torch.distributed's own store. It is cloned, so it has its own connection and is safe on any thread."""
 
     def __init__(self, store: Any = None) -> None:
         import torch.distributed as dist
@@ -73,22 +73,22 @@ class TorchStore:
         if store is None:
             store = store_of_torch()
         self._store = store.clone() if hasattr(store, "clone") else store
-        # In a long wait all ranks together ask rank 0's process at most 20,000 times a second, or each once a
-        # second.
+        # In a long wait all ranks together ask the process of rank 0 at most 20,000 times a second, or each
+        # rank once a second.
         self._least_pause = dist.get_world_size() / 20_000 if dist.is_initialized() else 0.0
 
     def set(self, key: str, value: bytes) -> None:
         self._guarded(lambda: self._store.set(key, value))
 
     def get(self, key: str, seconds: float) -> bytes | None:
-        # Its own wait() does not let Ctrl-C through, and logs a warning if it ends without the key.
+        # The store's own wait() blocks Ctrl-C, and logs a warning if it ends without the key.
         return _polled(lambda: self._guarded(lambda: self._store.get(key) if self._store.check([key])
                                              else None), seconds, least_pause=self._least_pause)
 
     def delete(self, key: str) -> None:
         try:
             self._store.delete_key(key)
-        except Exception:  # some stores cannot, and a full one is no reason to fail
+        except Exception:  # some stores cannot, and a leftover key does no harm
             pass
 
     def _guarded(self, call: Callable[[], Any]) -> Any:
@@ -103,7 +103,7 @@ class TorchStore:
                           f"{str(error)[:120]}")
 
 
-# With less time the service may not answer at all on a busy machine.
+# With a shorter wait the service may not answer at all on a busy machine.
 _LEAST_MILLISECONDS = 200
 
 
@@ -125,13 +125,13 @@ class JaxStore:
 
     def get(self, key: str, seconds: float) -> bytes | None:
         try:
-            found: bytes
+            value: bytes
             if seconds <= 0 and hasattr(self._client, "key_value_try_get_bytes"):
-                found = self._client.key_value_try_get_bytes(key)
+                value = self._client.key_value_try_get_bytes(key)
             else:
-                found = self._client.blocking_key_value_get_bytes(
+                value = self._client.blocking_key_value_get_bytes(
                     key, max(_LEAST_MILLISECONDS, int(seconds * 1000)))
-            return found
+            return value
         except Exception as error:
             if "DEADLINE_EXCEEDED" in str(error) or "NOT_FOUND" in str(error):
                 return None
@@ -149,7 +149,7 @@ class JaxStore:
 
 
 class FileStore:
-    """A folder that all processes see: files, renamed into place."""
+    """A folder that all processes see. Each value is a file, renamed into place."""
 
     def __init__(self, folder: str | os.PathLike[str]) -> None:
         self._folder = os.path.abspath(local(folder, "make a process group"))
@@ -182,14 +182,14 @@ class FileStore:
 
 
 class MpiStore:
-    """A store made of mpi4py's point-to-point messages, on a communicator of its own. Values of rank 0 go to
-    all other ranks, values of another rank go to rank 0; each rank gets a value once."""
+    """A store made of point-to-point messages of mpi4py, on its own communicator. Rank 0 sends its values to
+    all other ranks, another rank to rank 0 only; each rank can get a value once."""
 
     is_fresh = True
 
     def __init__(self, comm: Any) -> None:
         self._comm = comm.Dup()
-        self._there: dict[str, bytes] = {}
+        self._received: dict[str, bytes] = {}
         self._sent: list[Any] = []
         self._lock = threading.RLock()
 
@@ -203,15 +203,15 @@ class MpiStore:
         def receive() -> bytes | None:
             with self._lock:
                 while self._comm.iprobe():
-                    there, value = self._comm.recv()
-                    self._there[there] = value
-                return self._there.pop(key, None)
+                    received, value = self._comm.recv()
+                    self._received[received] = value
+                return self._received.pop(key, None)
 
         return _polled(receive, seconds, 0.0005)
 
     def delete(self, key: str) -> None:
         with self._lock:
-            self._there.pop(key, None)
+            self._received.pop(key, None)
 
 
 check_calls(__name__)

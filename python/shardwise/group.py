@@ -1,14 +1,15 @@
-"""Agreement of the processes of a job on a save: a few short messages with deadlines, over any of several
+"""Lets the processes of a job agree on a save by a few short messages with deadlines, over any of several
 stores.
 
-An operation of all ranks together is a *call*. Rank 0 announces each call: its name, and all that must be the
-same on every rank. Other ranks take the announcements in order, and compare. So a rank that is at another
-call, or that calls with another path or option, is found at once and ends the call on all ranks; and a call
-that one rank left out does not shift later ones, because an announcement whose call has ended is passed over.
+An operation of all ranks together is a *call*. Rank 0 announces each call: its name, and all values that must
+be equal on every rank. Other ranks read the announcements in order and compare. A rank that is at another
+call, or that calls with another path or option, is therefore noticed at once and ends the call on all ranks.
+A call that one rank left out does not shift later ones, because ranks skip the announcement of a call that
+has ended.
 
-Messages are values of a key-value store (torch's, JAX's, MPI's messages, a folder), and no collectives: so
-any thread can send them during training. Values that another job has left in the store are never taken. All
-of this is `runtime/process/call_group.h` of the C++ library; this module is its Python interface.
+Messages are values in a key-value store (torch's, JAX's, MPI's messages, a folder), not collectives, so any
+thread can send them during training. A group never takes values that another job has left in the store. This
+module is the Python interface of the C++ library's `runtime/process/call_group.h`.
 """
 
 from __future__ import annotations
@@ -38,21 +39,21 @@ _Merge = Callable[[list[bytes]], bytes]
 
 
 class Call:
-    """An operation of all ranks of a group, in one step or several; made by Group.call(). For one thread. A
-    context manager: an error that ends its body on one rank ends the call on all."""
+    """An operation of all ranks of a group, in one step or several. Group.call() makes it; one thread at a
+    time may use it. It is a context manager: an error that ends its body on one rank ends the call on all."""
 
     def __init__(self, store: Store | None = None, call: _core.Call | None = None, rank: int = 0,
                  size: int = 1) -> None:
-        self._store, self._call = store, call  # the store for as long as the call is there
+        self._store, self._call = store, call  # keeps the store as long as the call
         self.rank, self.size = rank, size
 
     def agree(self, work: _Work, merge: _Merge) -> bytes:
-        """Runs one step: work() on every rank and then merge(all their bytes) on rank 0. Returns merge's
-        bytes on every rank, or raises on every rank. If one rank failed, it raises the error of its work or
-        merge unchanged; the others raise an error with its text, of its class if that is one of Shardwise's,
-        else GroupError. If several failed or did not come, all raise the same error, a GroupError unless the
-        errors have one class of Shardwise's. A rank that was interrupted (Ctrl-C) raises
-        KeyboardInterrupt."""
+        """Runs one step: work() on every rank, and then merge(all their bytes) on rank 0. Returns merge's
+        bytes on every rank, or raises on every rank. If one rank failed, that rank raises the error of its
+        work or merge unchanged; the others raise an error with the same text, of the same class if it is one
+        of Shardwise's, else GroupError. If several failed or did not come, all raise the same error: a
+        GroupError, unless all errors have the same class of Shardwise's. A rank that was interrupted (Ctrl-C)
+        raises KeyboardInterrupt."""
         return merge([work()]) if self._call is None else self._call.agree(work, merge)
 
     def __enter__(self) -> Call:
@@ -69,9 +70,9 @@ class Call:
 
 
 class Group:
-    """The processes of a job; this class itself: one process alone.
+    """The processes of a job; this base class stands for one process alone.
 
-    Every rank makes the same calls, in the same order, on one thread; duplicate() gives a group for another
+    Every rank makes the same calls in the same order on one thread. duplicate() returns a group for another
     thread.
     """
 
@@ -82,12 +83,12 @@ class Group:
         return f"<{public_name(type(self))}: rank {self.rank} of {self.size}>"
 
     def call(self, what: str, deadline: float = DEADLINE, same: Mapping[str, Any] | None = None) -> Call:
-        """Begins a call of all ranks. It takes its place in the order of calls here, and does not wait. Its
-        steps may run on another thread.
+        """Begins a call of all ranks, without a wait: this fixes its place in the order of calls. Its steps
+        may run on another thread.
 
-        what: its name in messages, as "save /run/step-5". same: values of JSON that must be equal on all
-        ranks: if they are not, the call fails on all ranks, naming rank and values. deadline: seconds that a
-        step waits for other ranks. Raises GroupError if the store is gone.
+        what: the name of the call in messages, as "save /run/step-5". same: JSON values that must be equal on
+        all ranks; if they differ, the call fails on all ranks with an error that names rank and values.
+        deadline: seconds that a step waits for other ranks. Raises GroupError if the store is gone.
         """
         return Call()
 
@@ -98,18 +99,18 @@ class Group:
             return call.agree(work, merge)
 
     def barrier(self, deadline: float, what: str) -> None:
-        """Returns when every rank has called it. Raises GroupError."""
+        """Returns when every rank has called it. Raises GroupError if one does not before the deadline."""
         self.agree(lambda: b"", lambda values: b"", deadline, what)
 
     def duplicate(self) -> Group:
-        """Returns a group of the same processes, with an order of calls of its own. Every rank makes its
+        """Returns a group of the same processes with a separate order of calls. Every rank must make its
         duplicates in the same order."""
         return self
 
 
 class StoreGroup(Group):
-    """A group over a store. The name keeps its keys apart from other groups'. Values of an earlier job are
-    not read."""
+    """A group over a store. Its name keeps its keys apart from those of other groups. It does not read values
+    of an earlier job."""
 
     def __init__(self, store: Store, rank: int, size: int, name: str = "main") -> None:
         self.rank, self.size = rank, size
@@ -121,7 +122,7 @@ class StoreGroup(Group):
         return group
 
     def call(self, what: str, deadline: float = DEADLINE, same: Mapping[str, Any] | None = None) -> Call:
-        # Values as they are compared, and shown.
+        # Messages show the same texts that ranks compare.
         facts = [(name, repr(value) if isinstance(value, str)
                   else json.dumps(value, sort_keys=True, default=repr))
                  for name, value in (same or {}).items()]
@@ -136,43 +137,43 @@ def single() -> Group:
 _groups: dict[str, tuple[Callable[[], Any], StoreGroup]] = {}
 
 
-def _kept(name: str, made_of: Callable[[], Any], make: Callable[[], StoreGroup]) -> StoreGroup:
-    """Returns the last group of a framework, or a new one if `made_of` returns another object now."""
+def _cached(name: str, origin: Callable[[], Any], make: Callable[[], StoreGroup]) -> StoreGroup:
+    """Returns the last group of a framework, or a new one if `origin` returns another object now."""
     before, group = _groups.get(name, (lambda: None, None))
-    if group is None or before() is not made_of():
+    if group is None or before() is not origin():
         group = make()
-        _groups[name] = made_of, group
+        _groups[name] = origin, group
     return group
 
 
 def from_torch() -> Group:
-    """Returns the processes of torch.distributed's default group, over its store. It is the same group each
-    time, until torch.distributed is initialised again."""
+    """Returns the group of all processes of torch.distributed, over the store of its default group. Returns
+    the same object until torch.distributed is initialised again."""
     import torch.distributed as dist
 
     store = store_of_torch()
     if dist.get_world_size() == 1:
         return single()
-    # A store that is kept here would keep its port.
-    return _kept("torch", weakref.ref(store),
-                 lambda: StoreGroup(TorchStore(store), dist.get_rank(), dist.get_world_size(), "torch"))
+    # A strong reference to the store would keep its port open.
+    return _cached("torch", weakref.ref(store),
+                   lambda: StoreGroup(TorchStore(store), dist.get_rank(), dist.get_world_size(), "torch"))
 
 
 def from_jax() -> Group:
-    """Returns the processes of jax.distributed, over its coordination service. It is the same group each
-    time, until jax.distributed is initialised again."""
+    """Returns the group of all processes of jax.distributed, over its coordination service. Returns the same
+    object until jax.distributed is initialised again."""
     import jax
     from jax._src import distributed
 
     if jax.process_count() == 1:
         return single()
     client = distributed.global_state.client
-    return _kept("jax", lambda: client,
-                 lambda: StoreGroup(JaxStore(client), jax.process_index(), jax.process_count(), "jax"))
+    return _cached("jax", lambda: client,
+                   lambda: StoreGroup(JaxStore(client), jax.process_index(), jax.process_count(), "jax"))
 
 
 def from_mpi(comm: Any) -> Group:
-    """Returns the processes of an mpi4py communicator, which send point-to-point messages."""
+    """Returns the group of the processes of an mpi4py communicator, which send point-to-point messages."""
     return StoreGroup(MpiStore(comm), comm.rank, comm.size) if comm.size > 1 else single()
 
 
@@ -182,7 +183,8 @@ def from_files(folder: str | os.PathLike[str], rank: int, size: int, name: str =
 
 
 def auto() -> Group:
-    """Returns torch's processes, or else JAX's, if one of them is initialised; else this process alone."""
+    """Returns the group of torch's processes, or else JAX's, if one of them is initialised; else the group of
+    this process alone."""
 
     torch = imported("torch")
     if torch is not None and torch.distributed.is_available() and torch.distributed.is_initialized():

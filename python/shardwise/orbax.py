@@ -1,4 +1,4 @@
-"""Shardwise's files under Orbax's own CheckpointManager, for jobs that keep it.
+"""Writes Shardwise's files under Orbax's own CheckpointManager, for jobs that keep that manager.
 
     import orbax.checkpoint as ocp
     import shardwise.orbax
@@ -7,9 +7,10 @@
         manager.save(step, args=shardwise.orbax.Save(state))
         state = manager.restore(step, args=shardwise.orbax.Restore(abstract_state))
 
-Or as one item: ocp.args.Composite(state=shardwise.orbax.Save(state), loader=ocp.args.JsonSave(d)). Each item
-is a folder "tree.sw" that shardwise.open() reads, too. Its bytes are hashed and on the disk before Orbax
-gives the step its name; that rename is Orbax's. shardwise.jax.CheckpointManager does all of it.
+A step of several items has one as an item: ocp.args.Composite(state=shardwise.orbax.Save(state),
+loader=ocp.args.JsonSave(d)). Each item is a folder "tree.sw" that shardwise.open() reads, too. Its bytes are
+hashed and on the disk before Orbax renames the step into place. shardwise.jax.CheckpointManager needs no
+Orbax.
 """
 
 from __future__ import annotations
@@ -34,15 +35,15 @@ class Handler(ocp.AsyncCheckpointHandler):
     """Orbax's CheckpointHandler for Save and Restore."""
 
     async def async_save(self, directory: Any, args: Save) -> list[Any]:
-        """Takes the values, and returns a future that writes them. `directory` does not exist before the
+        """Copies the values, and returns a future that writes them. `directory` need not exist before the
         future runs."""
         failed: list[Exception] = []
         try:
             prepared = prepare(_inside(directory), args.item, from_jax(), copy=True, codec=args.codec,
                                memory=args.memory, threads=args.threads, deadline=args.deadline)
         except Exception as error:
-            # Raised here, it would leave Orbax's own threads waiting for each other until the process has
-            # long ended.
+            # If this raised here, Orbax's own threads would wait for each other until long after the end of
+            # the process.
             failed.append(error)
 
         async def commit() -> None:
@@ -93,7 +94,7 @@ class Save(ocp.args.CheckpointArgs):
 @ocp.args.register_with_handler(Handler, for_restore=True)
 @dataclass
 class Restore(ocp.args.CheckpointArgs):
-    """`item` is the target of shardwise.jax.load(); None: numpy, as it was saved."""
+    """`item` is the target of shardwise.jax.load(); None loads numpy arrays in the saved tree."""
 
     item: Any = None
     strict: bool = True

@@ -1,5 +1,5 @@
-"""Programs: training steps that are planned on a mesh, explained, and run on emulated devices. No accelerator
-is needed.
+"""Plans training steps on a mesh, explains the plans, and runs them on emulated devices. No accelerator is
+needed.
 
     import shardwise.jax as swj
 
@@ -41,7 +41,7 @@ from ._progress import WorkLine
 from ._sharding import Entry, Mesh, PartitionSpec
 
 _MeshLike = str | Mesh | Mapping[str, int]
-_MOST_DEVICES = 1 << 20  #: as `shardwise plan` has it: plans of more devices fill the memory of most machines
+_MOST_DEVICES = 1 << 20  #: the limit of `shardwise plan`: plans of more devices fill most machines' memory
 
 _InputsOf = Callable[[tuple[Any, ...]], Sequence[Any]]
 _ResultOf = Callable[[Sequence[np.ndarray]], Any]
@@ -49,7 +49,7 @@ _ResultOf = Callable[[Sequence[np.ndarray]], Any]
 
 class Program:
     """One step, written as if for one device, and the marks that say how tensors are cut over a mesh.
-    Captured (shardwise.jax.capture, shardwise.torch.capture) or loaded from a file (load)."""
+    shardwise.jax.capture, shardwise.torch.capture and load() make it."""
 
     def __init__(
         self,
@@ -60,9 +60,9 @@ class Program:
         sources: Sequence[object] = (),
         assumed: Sequence[str] = (),
     ) -> None:
-        """For front ends: inputs_of makes the inputs of the arguments of run(), result_of its result of the
-        outputs; the str of a source is the line that a node comes from. assumed: lines of checks that are
-        taken to pass."""
+        """Front ends call it: inputs_of makes the inputs from the arguments of run(), result_of makes its
+        result from the outputs; the str of a source is the line that a node comes from. assumed: lines of
+        checks that are taken to pass."""
         self.assumed = tuple(assumed)
         self._graph, self._name, self._sources = graph, name, sources
         self._inputs_of = inputs_of or self._by_label
@@ -74,19 +74,19 @@ class Program:
 
     @property
     def text(self) -> str:
-        """All operations, one a line: docs/programs.md, "The text"."""
+        """All operations, one on each line: docs/programs.md, "The text"."""
         return self._graph.text
 
     def __len__(self) -> int:
-        """The number of its operations."""
+        """Returns the number of its operations."""
         return self._graph.size
 
     def __repr__(self) -> str:
         return f"<Program {self._name}: {len(self)} operations, {len(self._graph.inputs)} inputs>"
 
     def source(self, node: str | int) -> str:
-        """The line of the captured function that an operation comes from: source("%98"). "" if nobody knows,
-        as of a file."""
+        """Returns the line of the captured function that an operation comes from: source("%98"). "" if it is
+        unknown, as in a program from a file."""
         number = self._number(node)
         return str(self._sources[number] or "") if number < len(self._sources) else ""
 
@@ -99,9 +99,9 @@ class Program:
 
     def mark(self, marks: Mapping[str, str | PartitionSpec | Sequence[Entry]]) -> Program:
         """Marks inputs by patterns of their labels, as {"params/*/kernel": "-,model", "batch/*": "data,-"},
-        and with a weight what replaces it; the first pattern that matches counts, and "-" is whole in any
-        rank. Inputs that no pattern matches keep their marks. Returns this program. Raises InvalidArgument if
-        a spec does not fit a tensor, NameNotFound for a pattern that matches nothing."""
+        and with a weight the output that replaces it; the first pattern that matches counts, and "-" is whole
+        in any rank. Inputs that no pattern matches keep their marks. Returns this program. Raises
+        InvalidArgument if a spec does not fit a tensor, NameNotFound for a pattern that matches nothing."""
         rules = []
         for pattern, spec in marks.items():
             known = isinstance(spec, (str, PartitionSpec))
@@ -132,21 +132,21 @@ class Program:
 
     def to_html(self, mesh: _MeshLike, path: Path | None = None, *, capacity: int | None = None,
                 machine: str | None = None, attention: str = "fused") -> str | None:
-        """plan(mesh, capacity, attention).to_html(path, machine=machine)"""
+        """Returns plan(mesh, capacity, attention).to_html(path, machine=machine)."""
         plan = self.plan(mesh, capacity, attention)
         return plan.to_html(machine=machine) if path is None else plan.to_html(path, machine=machine)
 
     def meshes(self, devices: int, machine: str | None = None, capacity: int | None = None, *,
                search: bool = False, progress: bool = True, attention: str = "fused") -> list[MeshPlan]:
-        """The program on all meshes of this number of devices, up to 4096, with the axes that its marks name:
-        what fits first, then the shortest modelled time, then the lowest peak. machine: "h100-80gb", "h200",
-        "a100-80gb", "tpu-v4", "tpu-v5e" or "tpu-v5p", for times and, without a capacity, for the memory. If
-        its nodes are smaller, the last axis of each mesh, whose devices are neighbours, is the best one.
-        Raises InvalidArgument for a program without marks.
+        """Plans the program on all meshes of this number of devices, up to 4096, with the axes that its marks
+        name: plans that fit come first, then the shortest modelled time, then the lowest peak. machine:
+        "h100-80gb", "h200", "a100-80gb", "tpu-v4", "tpu-v5e" or "tpu-v5p", for times and, without a capacity,
+        for the memory. If its nodes are smaller, the last axis of each mesh, whose devices are neighbours, is
+        the best one. Raises InvalidArgument for a program without marks.
 
-        search: with the marks that search() chooses on each mesh, which needs the machine and no marks: to
-        fewer than two axes, data and model are added. progress: on a terminal, work of more than two seconds
-        is shown on stderr; False: never. attention: as plan() has it."""
+        search: takes the marks that search() chooses on each mesh, which needs the machine and no marks: if
+        they name fewer than two axes, data and model are added. progress: on a terminal, work of more than
+        two seconds is shown on stderr; False: never. attention: as plan() has it."""
         graph = self._graph_with(attention)
         if search and machine is None:
             raise InvalidArgument("compare meshes: found a search without a machine, "
@@ -158,16 +158,16 @@ class Program:
                *, devices: int | None = None, progress: bool = True, attention: str = "fused") -> Searched:
         """Chooses marks of parameters, their optimizer state and data: the fastest, by times modelled on the
         machine, that fits its memory or the capacity. Plans all choices of a small program, else a bounded
-        number: up to a minute for a large one. This program keeps its marks. Never worse than they are, or
-        than Searched.hand_made.
+        number: up to a minute for a large one. This program keeps its marks. The choice is never worse than
+        they are, or than Searched.hand_made.
 
-        devices: in place of a mesh, the best of meshes(devices, search=True). progress, attention: as
+        devices: instead of a mesh, takes the best of meshes(devices, search=True). progress, attention: as
         meshes() has them. Raises InvalidArgument without a machine, and Unsupported if no mesh can be
         planned."""
         if (mesh is None) == (devices is None) or machine is None:
-            found = ("no machine" if machine is None else "neither a mesh nor devices=" if mesh is None
-                     else "a mesh and devices=")
-            raise InvalidArgument(f'search: found {found}, needed a mesh or devices=, '
+            choice = ("no machine" if machine is None else "neither a mesh nor devices=" if mesh is None
+                      else "a mesh and devices=")
+            raise InvalidArgument(f'search: found {choice}, needed a mesh or devices=, '
                                   'and the machine of the times: search("data=4,model=2", "h100-80gb")')
         if mesh is None:
             best = self.meshes(devices or 0, machine, capacity, search=True, progress=progress,
@@ -180,7 +180,8 @@ class Program:
             return self._graph_with(attention).search(whole._mesh, machine, capacity or 0)
 
     def run(self, *args: Any, devices: int | None = None, mesh: _MeshLike | None = None) -> Any:
-        """plan(mesh).run(*args). devices: that many along the axis that the marks name, instead of a mesh."""
+        """Returns plan(mesh).run(*args). devices: that many along the axis that the marks name, instead of a
+        mesh."""
         if (devices is None) == (mesh is None):
             raise InvalidArgument("run: found " + ("neither" if mesh is None else "both")
                                   + ", needed devices= or mesh=")
@@ -195,7 +196,7 @@ class Program:
         return Mesh({axis: devices for axis in axes})
 
     def _by_label(self, args: tuple[Any, ...]) -> list[Any]:
-        labels = [one.label for one in self._graph.inputs]
+        labels = [input.label for input in self._graph.inputs]
         if len(args) != 1 or not isinstance(args[0], Mapping):
             raise InvalidArgument(f"run: found {len(args)} arguments, "
                                   "needed one mapping of labels to arrays: the program is from a file")
@@ -205,8 +206,8 @@ class Program:
         return [args[0][label] for label in labels]
 
     def save(self, path: Path) -> None:
-        """Writes the text, and PATH.safetensors if there are literals: what `shardwise plan` and load()
-        read."""
+        """Writes the text, and PATH.safetensors if there are literals: the files that `shardwise plan` and
+        load() read. Raises IOFailed."""
         self._graph.save(local(path, "save a program"))
 
 
@@ -217,25 +218,25 @@ class Plan:
                  capacity: int | None, to_run: bool) -> None:
         self._executable, self._program, self._graph, self._runs = executable, program, graph, to_run
         self.mesh, self.capacity = mesh, capacity
-        self.peak_bytes = executable.peak_bytes  #: of the device that needs most
+        self.peak_bytes = executable.peak_bytes  #: the bytes of the device that needs most
 
     @property
     def bytes_by_kind(self) -> dict[str, int]:
-        """The peak: "parameter", "optimizer", "loader", "activation", "gradient", .."""
+        """The bytes of the peak by kind: "parameter", "optimizer", "loader", "activation", "gradient", .."""
         return dict(self._executable.bytes_by_kind)
 
     @property
     def traffic(self) -> list[Traffic]:
-        """Traffic that nobody asked for comes first; then by bytes."""
+        """The collectives of a step. Those that no mark asks for come first; then the order is by bytes."""
         return self._executable.traffic
 
     @property
     def wire_bytes(self) -> dict[tuple[str, str], int]:
         """The bytes that one device sends, by collective and axes: {("all-reduce", "data"): 4096}."""
         total: dict[tuple[str, str], int] = {}
-        for one in self.traffic:
-            key = one.collective, "+".join(one.axes)
-            total[key] = total.get(key, 0) + one.wire_bytes
+        for traffic in self.traffic:
+            key = traffic.collective, "+".join(traffic.axes)
+            total[key] = total.get(key, 0) + traffic.wire_bytes
         return total
 
     @property
@@ -244,12 +245,12 @@ class Plan:
         return None if self.capacity is None else self.peak_bytes <= self.capacity
 
     def suggest(self, capacity: int) -> str:
-        """Marks with which no device would need more bytes, or the least that was found."""
+        """Returns marks with which no device needs more bytes than that, or the fewest that it found."""
         return self._executable.suggest(capacity)
 
     def spec(self, label: str) -> PartitionSpec:
         """Returns the cut of an input. Raises NameNotFound."""
-        labels = [one.label for one in self._program.inputs]
+        labels = [input.label for input in self._program.inputs]
         if label not in labels:
             self._executable.explain(label)  # raises, with the nearest labels
         return PartitionSpec.parse(str(self._executable.input_spec(labels.index(label))))
@@ -261,15 +262,15 @@ class Plan:
         if not what.startswith("%"):
             return self._executable.explain(what)
         source = self._program.source(what)
-        told = self._executable.explain_node(self._program._number(what))
-        return f"{told}  from {source}\n" if source else told
+        text = self._executable.explain_node(self._program._number(what))
+        return f"{text}  from {source}\n" if source else text
 
     def changes(self, machine: str | None = None, *, progress: bool = True) -> Changes:
         """Returns changes that would make the step fit the capacity: marks of inputs over one more axis each,
-        another mesh of as many devices, a smaller batch, blocks that are computed again; of each kind the
-        cheapest one, or the one that comes nearest. machine: for modelled times and, without a capacity, for
-        the memory. Plans each change that it tries. progress: as Program.meshes() has it. Raises
-        InvalidArgument without capacity and machine."""
+        another mesh of as many devices, a smaller batch, blocks that are computed again; from each kind it
+        takes the cheapest one, or the one that comes nearest. machine: for modelled times and, without a
+        capacity, for the memory. Plans each change that it tries. progress: as Program.meshes() has it.
+        Raises InvalidArgument without capacity and machine."""
         if self.capacity is None and machine is None:
             raise InvalidArgument("changes: found neither a capacity nor a machine, needed one: "
                                   "what has to fit")
@@ -301,20 +302,20 @@ class Plan:
 
     def report(self, machine: str | None = None, save_rate: float | None = None, *,
                search: Searched | None = None, changes: Changes | None = None) -> str:
-        """A page for people, as `shardwise plan` prints it. machine: "h100-80gb" or another of meshes(), for
-        modelled times. save_rate: bytes a second that checkpoints are written with. search, changes: what
-        search() and changes() have found for this plan, to be told with it; a search needs the machine.
-        Checks that the capture has taken to pass are listed at its end."""
+        """Returns a page for people, as `shardwise plan` prints it. machine: "h100-80gb" or another of
+        meshes(), for modelled times. save_rate: bytes a second that checkpoints are written with. search,
+        changes: the results of search() and changes() for this plan, which the page then has; a search needs
+        the machine. Checks that the capture has taken to pass are listed at its end."""
         page = self._executable.page(self._how(machine, save_rate, search, changes))
         assumed = "".join(f"\n  {line}" for line in self._program.assumed)
         return f"{page.rstrip()}\n\nassumed to pass:{assumed}\n" if assumed else page
 
     def to_json(self, machine: str | None = None, save_rate: float | None = None, *,
                 search: Searched | None = None, changes: Changes | None = None) -> dict[str, Any]:
-        """The numbers of report(), as `shardwise plan STEP --json` prints them."""
-        found: dict[str, Any] = json.loads(
+        """Returns the numbers of report(), as `shardwise plan STEP --json` prints them."""
+        numbers: dict[str, Any] = json.loads(
             self._executable.json(self._how(machine, save_rate, search, changes)))
-        return found
+        return numbers
 
     def _how(self, machine: str | None, save_rate: float | None, search: Searched | None,
              changes: Changes | None) -> _core.PageOptions:
@@ -332,10 +333,10 @@ class Plan:
                 search: Searched | None = None, changes: Changes | None = None) -> None: ...
     def to_html(self, path: Path | None = None, *, machine: str | None = None, save_rate: float | None = None,
                 search: Searched | None = None, changes: Changes | None = None) -> str | None:
-        """The plan as one page for a browser, without a network: memory over the step, collectives on a
-        timeline, the inputs with why they are cut so and their tiles on each device, tables; and what
-        search() and changes() have found. Its numbers are those of to_json(). Written to path; without one,
-        the page is the result. Raises IOFailed."""
+        """Makes one page for a browser, which needs no network: memory over the step, collectives on a
+        timeline, the inputs with the reasons of their cuts and their tiles on each device, tables; and the
+        results of search() and changes(). Its numbers are those of to_json(). It is written to path; without
+        one, it is returned. Raises IOFailed."""
         page = self._executable.html(self._how(machine, save_rate, search, changes), self._lines())
         if path is None:
             return page
@@ -349,33 +350,33 @@ class Plan:
         return small_html(self.to_html())
 
     def run(self, *args: Any, threads: int = 0) -> Any:
-        """The result of the step, computed by emulated devices: arguments and result are trees of arrays as
-        the captured function has them. A program from a file takes a mapping of labels to arrays and gives a
-        list. Raises InvalidArgument for arrays of another shape or dtype, ResourceExhausted if the capacity
-        is too small."""
+        """Returns the result of the step, which emulated devices compute: arguments and result are trees of
+        arrays as the captured function has them. A program from a file takes a mapping of labels to arrays
+        and gives a list. Raises InvalidArgument for arrays of another shape or dtype, ResourceExhausted if
+        the capacity is too small."""
         program = self._program
-        arrays = [_fitting(value, one) for value, one in zip(program._inputs_of(args), program.inputs)]
+        arrays = [_fitting(value, input) for value, input in zip(program._inputs_of(args), program.inputs)]
         results = [np.empty(shape, NUMPY[dtype]) for dtype, shape in program._graph.outputs]
-        # which bytes go where is planned when it is needed: on a large mesh that takes long
+        # The places of bytes are planned when they are needed: on a large mesh that takes long.
         if not self._runs:
             self._executable, self._runs = _core.Executable(self._graph, self.mesh._mesh, True), True
         self._executable.run([*map(exported, arrays)], [*map(exported, results)], self.capacity or 0, threads)
         return program._result_of(results)
 
 
-def _fitting(value: Any, one: Input) -> np.ndarray:
-    """An input's array, row-major. A Python number is of the dtype that is needed."""
-    dtype = NUMPY[one.dtype]
+def _fitting(value: Any, input: Input) -> np.ndarray:
+    """Returns an input's array, row-major. A Python number gets the dtype that is needed."""
+    dtype = NUMPY[input.dtype]
     array = np.asarray(value, dtype if isinstance(value, (bool, int, float)) else None, order="C")
-    if array.dtype != dtype or array.shape != one.shape:
-        raise InvalidArgument(f"run: {one.label}: found {array.dtype}{list(array.shape)}, "
-                              f"needed {dtype}{list(one.shape)}")
+    if array.dtype != dtype or array.shape != input.shape:
+        raise InvalidArgument(f"run: {input.label}: found {array.dtype}{list(array.shape)}, "
+                              f"needed {dtype}{list(input.shape)}")
     return array
 
 
 def load(path: Path) -> Program:
-    """A program from a file that save(), or save_program() in C++, wrote. Raises NotFound, InvalidArgument,
-    IOFailed."""
+    """Reads a program from a file that save(), or save_program() in C++, wrote. Raises NotFound,
+    InvalidArgument, IOFailed."""
     name = local(path, "load a program")
     return Program(_core.Graph.load(name), name=name)
 

@@ -1,4 +1,4 @@
-"""Records for `shardwise.Loader`: files, arrays and Python objects, and sources made of them.
+"""Opens records for `shardwise.Loader`: files, arrays and Python objects, and sources made from them.
 
     from shardwise import sources
 
@@ -32,7 +32,7 @@ from ._dtypes import NUMPY, name_of
 from ._errors import InvalidArgument, WrongType, stops_no_loop
 from ._foreign_names import names_of_others, no_attribute, options_of_others
 from ._interpreter import imported
-from ._paths import local
+from ._paths import local, local_or_url
 from ._progress import Progress, function_of
 from ._records.batches import columns_of, rows_of, together_of
 from ._records.foreign_names import OTHER_ARGUMENTS, OTHER_STAGES
@@ -69,8 +69,8 @@ def _made_again(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Sou
 
 @dataclass(frozen=True)
 class Field:
-    """One field of every record. ragged: dim 0 differs by record; shape[0] is the most, the rest reads as
-    zeros."""
+    """A field that every record has. ragged: dim 0 differs by record; shape[0] is the largest, and elements
+    past a record's length read as zeros."""
 
     name: str
     dtype: np.dtype[Any]
@@ -89,8 +89,8 @@ class RandomAccess(Protocol):
 
 
 class Source:
-    """Records that can be read in any order. Made by the functions of this module; its methods give further
-    sources and leave this one as it is. Thread-safe."""
+    """Records that can be read in any order. The functions of this module make it; its methods give further
+    sources and leave this one as it is. It is thread-safe."""
 
     def __init__(self, records: _core.Records) -> None:
         self._records = records
@@ -119,7 +119,7 @@ class Source:
         return (self.read(number) for number in range(len(self)))
 
     def read(self, record: int, *, epoch: int = 0, seed: int = 0) -> Record:
-        """Returns one record as a run of that seed delivers it in that epoch; ragged fields in their own
+        """Returns one record as a run of that seed delivers it in that epoch; ragged fields have their own
         length."""
         arrays = [np.empty(f.shape, f.dtype) for f in self.fields.values()]
         self._records.read(record, epoch, seed, [a.ctypes.data for a in arrays])
@@ -181,9 +181,9 @@ class Source:
     def map(self, function: Callable[..., Mapping[str, Any]], *, name: str | None = None,
             ragged: Mapping[str, int] | None = None) -> Source:
         """Makes records by a function: it gets a record (and, if it takes two arguments, a numpy Generator
-        whose numbers are a function of seed, epoch and record) and returns a dict of arrays, of the same
-        dtypes and shapes for all. name: stands for the function in the run's fingerprint, instead of its
-        results for some records. ragged: the largest dim 0 of fields where it differs by record, as
+        whose numbers depend on seed, epoch and record) and returns a dict of arrays, which have the same
+        dtypes and shapes in all records. name: stands for the function in the run's fingerprint, instead of
+        its results for some records. ragged: the largest dim 0 of fields whose dim 0 differs by record, as
         {"ids": 4096} for a tokenizer: such a field can be packed."""
         identity = None if name is None else f"{name} of {self._records.fingerprint()}"
         return Source(_function_source(len(self), _Mapped(self, function), "map", identity,
@@ -235,7 +235,8 @@ class Source:
 
     @_remembered
     def normalise(self, field: str, mean: float | Sequence[float], stddev: float | Sequence[float]) -> Source:
-        """Makes it (x - mean) / stddev as float32: one pair, or one for each index of the last dim."""
+        """Makes the field (x - mean) / stddev in float32, with one pair of numbers, or a pair for each index
+        of the last dim."""
         return Source(self._records.normalise(field, _floats(mean), _floats(stddev)))
 
     normalize = normalise
@@ -265,11 +266,25 @@ def _file(format: str, path: Any, progress: Progress, options: Mapping[str, Any]
     from urllib.parse import quote
 
     paths = path if isinstance(path, (list, tuple)) else [path]
-    text = ",".join(quote(local(p, "open a source"), safe="/") for p in paths)
+    text = ",".join(quote(local_or_url(p, "open a source"), safe="/") for p in paths)
     return open(f"{format}:{text}", progress=progress, **{k: v for k, v in options.items() if v is not None})
 
 
-# Below, `path` is a path or a list of them, which are read one after the other.
+def set_cache(folder: Any = None, max_bytes: int | None = None) -> None:
+    """Sets the cache for files at URLs, for sources that this process and those it starts open from now on:
+    the folder (by default SHARDWISE_CACHE, or "shardwise" in XDG_CACHE_HOME or ~/.cache), and the bytes that
+    it may hold (by default SHARDWISE_CACHE_BYTES, or 8 GiB; 0 keeps nothing). Raises InvalidArgument for a
+    folder that other users can write to."""
+    path = "" if folder is None else os.path.abspath(local(folder, "set the cache"))
+    _core.set_remote_cache(path, max_bytes)
+    if path:
+        os.environ["SHARDWISE_CACHE"] = path
+    if max_bytes is not None:
+        os.environ["SHARDWISE_CACHE_BYTES"] = str(max_bytes)
+
+
+# Below, `path` is a path or a URL ("s3://bucket/key", "https://host/file"), or a list of them, which are
+# read one after the other.
 
 
 @_told
@@ -287,8 +302,8 @@ def npy(path: Any, field: str | None = None, *, progress: Progress = None) -> So
 @_told
 def tokens(path: Any, window: int, *, dtype: str = "u16", stride: int | None = None,
            header_bytes: int | None = None, field: str | None = None, progress: Progress = None) -> Source:
-    """Opens windows of a file of whole numbers and nothing else, each `stride` (the window, by default) after
-    the one before."""
+    """Opens windows of a file that has whole numbers and nothing else. Each begins `stride` numbers (by
+    default `window`) after the window before it. `dtype` is the numbers' type."""
     return _file("tokens", path, progress, {"window": window, "dtype": dtype, "stride": stride,
                                             "header_bytes": header_bytes, "field": field})
 
@@ -361,9 +376,9 @@ def callback(size: int, fields: Mapping[str, tuple[Any, Sequence[int]]], functio
 
 @_remembered
 def of(source: Any, *, ragged: Mapping[str, int] | None = None) -> Source:
-    """Returns a source, made of a source, a text, a dict of arrays, a table of pandas, polars or Arrow whose
+    """Returns a source for a source, a text, a dict of arrays, a table of pandas, polars or Arrow whose
     columns are numbers, one column of these, or any object with __len__ and __getitem__. ragged: the largest
-    dim 0 of such an object's fields where it differs by record, as {"ids": 4096}."""
+    dim 0 of such an object's fields whose dim 0 differs by record, as {"ids": 4096}."""
     if ragged and (isinstance(source, (Source, str, Mapping)) or not isinstance(source, RandomAccess)):
         raise InvalidArgument(f"source: ragged: found {type(source).__name__}, "
                               "needed an object with __len__ and __getitem__: of others it is known")
@@ -407,10 +422,11 @@ def concat(*all_sources: Any) -> Source:
 @_remembered
 def mix(all_sources: Sequence[Any], weights: Sequence[float],
         changes: Sequence[tuple[int, Sequence[float]]] = ()) -> Source:
-    """Draws from sources by weights, exact over every sum of them as whole numbers; the smaller ones repeat.
-    Fractions such as [0.7, 0.3] count as the least whole numbers in that ratio, if these add up to a million
-    at most; else they are rounded to millionths. changes: (first sample of the run, weights): other weights
-    from that sample on. Deliver in order: Loader(order="sequential")."""
+    """Draws from sources by weights. As whole numbers, these are the exact counts among each as many records
+    as their sum; the smaller sources repeat. Fractions such as [0.7, 0.3] count as the least whole numbers in
+    that ratio, if these add up to a million at most; else they are rounded to millionths. changes: (first
+    sample of the run, weights): other weights from that sample on. Deliver in order:
+    Loader(order="sequential")."""
     return Source(_core.Records.mix([of(s)._records for s in all_sources], _whole_weights(weights),
                                     [(first, _whole_weights(w)) for first, w in changes]))
 

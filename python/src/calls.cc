@@ -58,8 +58,8 @@ int errno_of(nb::handle exception) {
   }
 }
 
-/// What a function of Python's returns, for a call of all ranks, which are told what it raises.
-/// `interrupt` is set if that is no Exception.
+/// Returns the result of a Python function, for a call of all ranks: if it raises, they all throw.
+/// `interrupt` gets an error that is no Exception.
 template <class Function>
 Bytes told(const char* what, std::exception_ptr& interrupt, const Function& function) {
   return with_gil([&] {
@@ -74,8 +74,8 @@ Bytes told(const char* what, std::exception_ptr& interrupt, const Function& func
   });
 }
 
-/// What Python raised in a function of the store. It comes out as it is; other processes are told
-/// of it in one line.
+/// An exception that Python raised in a function of the store. It is raised unchanged; other
+/// processes get it as one line.
 class StoreRaised : public nb::python_error {
  public:
   explicit StoreRaised(nb::python_error error)

@@ -95,7 +95,7 @@ PythonDiffReport diff_places(const PlaceArgument& one, const PlaceArgument& othe
                              double rtol, std::size_t memory, int threads, nb::object progress) {
   const Place first(one), second(other);
   Work work(std::move(progress));
-  // A quarter for each reader, the rest for what is compared.
+  // Each reader has a quarter, and the comparison has the rest.
   const ReadOptions reading{.memory_budget_bytes = memory / 4, .threads = threads};
   const DiffOptions options{.memory_budget_bytes = memory / 2,
                             .threads = threads,

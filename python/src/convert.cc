@@ -10,9 +10,10 @@
 #include "parts.h"
 #include "python_source.h"
 #include "python_tensors.h"
-#include "shardwise/checkpoint/attempt.h"
 #include "shardwise/convert/model.h"
+#include "shardwise/jobs/save_together.h"
 #include "shardwise/reshape/reshard.h"
+#include "shardwise/runtime/process/rendezvous.h"
 #include "shardwise/storage/known_format.h"
 #include "work.h"
 
@@ -41,7 +42,7 @@ std::string reshard(const std::string& source, const std::string& root, const st
   return stats.directory.string();
 }
 
-/// The path, and what was left out.
+/// Returns the path, and the names that were left out.
 std::pair<std::string, std::vector<std::string>> import_model(
     const std::string& source, const std::string& target, const std::string& existing,
     const std::string& codec, std::size_t memory, nb::object progress,
@@ -61,9 +62,10 @@ std::pair<std::string, std::vector<std::string>> import_model(
     for (std::size_t t = 0; t < reader->tensors().size(); ++t) {
       sources.push_back({.name = reader->tensors()[t].name, .reader = reader, .tensor = t});
     }
-    const std::string path = save_checkpoint(target, std::move(sources), if_existing, options,
-                                             {.user_json = weights->user_json()})
-                                 .directory.string();
+    const std::string path =
+        save_together(GroupRendezvous({}, "import " + source), target, std::move(sources),
+                      {.existing = if_existing}, options, {.user_json = weights->user_json()})
+            .directory.string();
     const auto left_out = weights->left_out();
     return std::pair(path, std::vector<std::string>(left_out.begin(), left_out.end()));
   });

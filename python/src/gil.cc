@@ -51,7 +51,7 @@ void restore(PyThreadState* state) {
 
 void end_with_python() {
   ending.thread = PyThread_get_thread_ident();
-  // Threads that do not end keep what they refer to: nanobind need not tell of it.
+  // Threads that do not end keep their references: nanobind need not warn of those.
   if (PyThreadState_Next(PyInterpreterState_ThreadHead(PyInterpreterState_Get())) != nullptr) {
     nb::set_leak_warnings(false);
   }

@@ -44,7 +44,7 @@ class GilAcquire {
   PyGILState_STATE state_;
 };
 
-/// Calls `body`, which runs Python's code, with the GIL, from any thread. Throws what it throws,
+/// Calls `body`, which runs Python's code, with the GIL, from any thread. Throws as `body` does,
 /// and cancelled if Python has ended.
 template <class Body>
 auto with_gil(const Body& body) {

@@ -98,8 +98,8 @@ class PartReader final : public BoxReader {
     }
     throw Error(
         ErrorCode::invalid_argument,
-        fmt::format("save: tensor {:?} is to be written at {}, of which this process has {} "
-                    "of {} bytes",
+        fmt::format("save: tensor {:?} is to be written at {}, but this process has {} of its {} "
+                    "bytes",
                     info_.name, to_string(box), found, out.size()));
   }
 
@@ -211,7 +211,7 @@ std::vector<TensorSource> sources_of(const std::vector<Source*>& sources) {
 
 namespace {
 
-// By the names of Python's SaveStats, which has a path beside them.
+// The names are those of Python's SaveStats, which has a path, too.
 template <class Stats, class Visit>
 void for_each_member(Stats& stats, Visit&& visit) {
   visit("skipped", stats.skipped);

@@ -23,7 +23,7 @@ using Ints = std::vector<std::int64_t>;
 /// begin, shape, address of the first element, bytes from one element to the next in each dim.
 using PartArgument = std::tuple<Ints, Ints, std::uintptr_t, Ints>;
 
-/// A tensor to be saved, some parts of which are in memory that Python keeps.
+/// A tensor to be saved. Python may keep the memory of some parts.
 struct Source {
   TensorSource source;
 };
@@ -31,7 +31,7 @@ struct Source {
 std::vector<TensorSource> sources_of(const std::vector<Source*>& sources);
 Dict dict_of(const SaveStats& stats);
 
-/// Its members, in their order.
+/// Returns the members in their order.
 using ManagerStatsTuple =
     std::tuple<std::int64_t, std::int64_t, std::optional<std::int64_t>, std::string>;
 ManagerStatsTuple members_of(const ManagerStats& stats);
@@ -39,7 +39,7 @@ ManagerStatsTuple members_of(const ManagerStats& stats);
 /// "raise" or "warn".
 OnSaveError on_save_error_of(const std::string& word);
 
-/// What a manager has warned of, on any thread: Python logs it, with the GIL.
+/// Keeps a manager's warnings, from any thread. Python logs them with the GIL.
 class Warnings {
  public:
   std::function<void(const std::string&)> teller() {

@@ -200,7 +200,7 @@ WhyNot why_not_of(const Executable& self, const PythonGraph& program, const std:
 
 void plan(Executable* self, const PythonGraph& program, const Mesh& mesh, bool to_run) {
   const GilRelease released;
-  // What is replaced is held by nobody else: run() makes all arrays itself.
+  // Inputs may be replaced in place: run() makes all arrays itself.
   new (self) Executable(
       program.graph, mesh,
       CompileOptions{.moves = to_run ? MovePlans::made : MovePlans::left_out,

@@ -9,8 +9,8 @@
 
 namespace shardwise::python {
 
-PythonTensors::PythonTensors(const std::vector<Row>& rows, nb::object read, BesideTensors beside)
-    : read_(held(std::move(read))), beside_(std::move(beside)) {
+PythonTensors::PythonTensors(const std::vector<Row>& rows, nb::object read, OtherContent other)
+    : read_(held(std::move(read))), other_(std::move(other)) {
   infos_.reserve(rows.size());
   for (const auto& [name, dtype, shape] : rows) {
     TensorInfo info;

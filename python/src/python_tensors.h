@@ -14,35 +14,35 @@
 
 namespace shardwise::python {
 
-/// What is stored beside the tensors of a format that a Python function reads.
-struct BesideTensors {
+/// The other content of a checkpoint whose tensors a Python function reads.
+struct OtherContent {
   std::string user_json, objects_json;
   std::vector<std::string> left_out;
 };
 
-/// Tensors that a Python function reads: those of formats that packages of Python alone can read.
-/// It is given a list of (number, begin, shape, address of row-major memory). Thread-safe.
+/// Tensors of formats that only packages of Python can read: a Python function reads them. It gets
+/// a list of (number, begin, shape, address of row-major memory). It is thread-safe.
 class PythonTensors final : public BoxReader {
  public:
   /// name, dtype, shape.
   using Row = std::tuple<std::string, std::string, Ints>;
 
-  PythonTensors(const std::vector<Row>& rows, nb::object read, BesideTensors beside);
+  PythonTensors(const std::vector<Row>& rows, nb::object read, OtherContent other);
 
   std::span<const TensorInfo> tensors() const override { return infos_; }
 
-  /// From any thread. Throws PythonRaised.
+  /// May be called from any thread. Throws PythonRaised.
   void read(std::size_t tensor, const Box& box, std::span<std::byte> out) const override;
 
-  /// In one call. With the GIL; throws what Python raises.
+  /// Reads all in one call of the function. Call with the GIL; throws Python's exceptions.
   void read_here(std::span<const BoxTarget> targets) const;
 
-  const BesideTensors& beside() const { return beside_; }
+  const OtherContent& other() const { return other_; }
 
  private:
   std::vector<TensorInfo> infos_;
   std::shared_ptr<nb::object> read_;
-  BesideTensors beside_;
+  OtherContent other_;
 };
 
 /// The unedited tensors of a `_core.Reader`. With the GIL.

@@ -56,10 +56,10 @@ class Last {
   nb::object object_;
 };
 
-/// Names of a checkpoint's, each with the number of its tensor, or -1: a value that is none.
+/// A name of a checkpoint, and the number of its tensor, or -1 for a value that is no tensor.
 using NamedNumber = std::tuple<std::string, std::int64_t>;
 
-/// The tensors of a checkpoint under several names, beside names of other values: all are edited
+/// The tensors of a checkpoint under several names, and names of other values: all are edited
 /// together.
 class NamedTensors final : public BoxReader {
  public:
@@ -90,13 +90,13 @@ class NamedTensors final : public BoxReader {
   std::vector<std::size_t> numbers_;
 };
 
-/// What is read of a checkpoint. Unedited, it has the checkpoint's tensors.
+/// The tensors that a reader gives: the checkpoint's, or edited ones.
 struct Edited {
   std::shared_ptr<const NamedTensors> named;
   std::shared_ptr<const EditedTensors> tensors;
 };
 
-/// What ends the read on this thread, as others may read from the same checkpoint.
+/// The flag that ends the read on this thread; other threads may read from the same checkpoint.
 thread_local const std::atomic<bool>* interrupts_this_thread = nullptr;
 
 class Interruptible {
@@ -154,12 +154,12 @@ class Reader {
     return path_;
   }
 
-  std::string user() const { return beside().user_json; }
+  std::string user() const { return other_content().user_json; }
 
-  std::string objects() const { return beside().objects_json; }
+  std::string objects() const { return other_content().objects_json; }
 
-  /// What another format holds that is neither a tensor nor an object.
-  std::vector<std::string> left_out() const { return beside().left_out; }
+  /// The entries of another format that are neither tensors nor objects.
+  std::vector<std::string> left_out() const { return other_content().left_out; }
 
   void close() {
     std::shared_ptr<const BoxReader> dropped = std::move(reader_);
@@ -209,7 +209,7 @@ class Reader {
     return made;
   }
 
-  /// What is read of the checkpoint for boxes of tensors as they are now: names, and boxes of
+  /// Returns the reads of the checkpoint that boxes of the edited tensors need: names, and boxes of
   /// these.
   List source_boxes(const std::vector<NumberedBox>& boxes) const {
     const auto reader = get();
@@ -261,7 +261,7 @@ class Reader {
   }
 
  private:
-  /// What is read at once: of the checkpoint, and what is not as it is there.
+  /// The boxes of one read: those that are as in the checkpoint, and `changed` ones.
   struct Reading {
     std::shared_ptr<const BoxReader> reader;
     std::shared_ptr<const Edited> edited;
@@ -287,12 +287,12 @@ class Reader {
     }
   };
 
-  BesideTensors beside() const {
+  OtherContent other_content() const {
     const auto reader = get();
     if (const auto* known = dynamic_cast<const CheckpointReader*>(reader.get())) {
       return {known->user_json(), known->objects_json(), {}};
     }
-    if (const auto* read = dynamic_cast<const PythonTensors*>(reader.get())) return read->beside();
+    if (const auto* read = dynamic_cast<const PythonTensors*>(reader.get())) return read->other();
     const auto& model = dynamic_cast<const ModelReader&>(*reader);
     return {model.user_json(), {}, {model.left_out().begin(), model.left_out().end()}};
   }
@@ -394,7 +394,7 @@ void bind_read(nb::module_& module) {
              const std::vector<std::string>& left_out, std::size_t memory) {
             return new Reader(path,
                               std::make_shared<const PythonTensors>(
-                                  tensors, std::move(read), BesideTensors{user, objects, left_out}),
+                                  tensors, std::move(read), OtherContent{user, objects, left_out}),
                               memory);
           },
           nb::arg("path"), nb::arg("tensors"), nb::arg("read"), nb::arg("user"), nb::arg("objects"),

@@ -21,6 +21,7 @@
 #include "python_source.h"
 #include "shardwise/loader/open_source.h"
 #include "shardwise/loader/source.h"
+#include "shardwise/loader/sources/file_options.h"
 #include "shardwise/shard/box_copy.h"
 #include "shardwise/shard/error.h"
 #include "work.h"
@@ -89,8 +90,8 @@ class ArraysSource final : public shardwise::Source {
 };
 
 /// Records that a Python function makes: it gets record, epoch and seed, and returns a list of
-/// (address, length), one per field, and an object that keeps them. `inner`: what it makes them of,
-/// if that is a source of equal numbers; `name` is then the function's. `together`, if not null,
+/// (address, length), one per field, and an object that keeps them. `inner`: the source that it
+/// makes them from, if that has equal numbers; `name` is then the function's. `together`, if set,
 /// gets a list of records, and returns a list of (address of the first, bytes from one to the next,
 /// lengths if it is ragged), one per field, and an object that keeps them. The functions are not
 /// kept: see Records::functions.
@@ -162,7 +163,7 @@ class FunctionSource final : public shardwise::Source {
   /// Records that a thread has named and not yet read, or made at once.
   struct Named {
     Ints records;
-    std::size_t next = 0;  ///< records are read in about the order in which they were named
+    std::size_t next = 0;  ///< records are read in about the order of `records`
     bool is_made = false;
     std::vector<Column> columns;
     std::shared_ptr<nb::object> keeper;
@@ -220,7 +221,7 @@ class FunctionSource final : public shardwise::Source {
     body(places);
   }
 
-  /// Drops what the thread has named, once the last of it is read.
+  /// Drops the records that the thread has named, once the last of them is read.
   void drop_if_read(std::int64_t record) const {
     auto& named_of = named_of_thread();
     const auto known = named_of.find(id_);
@@ -304,8 +305,8 @@ std::int64_t length_of(const Records& self, std::int64_t record, std::int64_t ep
   return self.source->length({record, epoch, seed}, field);
 }
 
-// What the garbage collector has to know of (Python's C API, "Supporting Cyclic Garbage
-// Collection").
+// Visits the references that the garbage collector has to know (Python's C API, "Supporting Cyclic
+// Garbage Collection").
 int traverse_records(PyObject* self, visitproc visit, void* arg) {
   Py_VISIT(Py_TYPE(self));
   if (!nb::inst_ready(self)) return 0;
@@ -396,6 +397,12 @@ bool if_python_raised(const Error& error,
 }
 
 void bind_records(nb::module_& module) {
+  module.def(
+      "set_remote_cache",
+      [](const std::string& folder, std::optional<std::uint64_t> most_bytes) {
+        set_remote_cache({.folder = folder, .most_bytes = most_bytes});
+      },
+      nb::arg("folder"), nb::arg("most_bytes").none());
   nb::class_<Records> records(module, "Records", nb::type_slots(kRecordsSlots));
   records
       .def_static(

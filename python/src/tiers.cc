@@ -146,8 +146,8 @@ class Tiers {
     }));
   }
 
-  /// needed(reader) gives boxes. The step's tier, number, directory, and what was taken, passed
-  /// over, damaged and put right.
+  /// needed(reader) gives boxes. Returns the step's tier, number and directory, and the steps that
+  /// were taken, passed over, damaged and put right.
   nb::object latest(nb::object needed) {
     const std::shared_ptr<nb::object> function = held(std::move(needed));
     const auto boxes = [&](CheckpointReader step) {
@@ -189,7 +189,7 @@ class Tiers {
     return members_of(durable ? manager_->durable().stats() : manager_->stats());
   }
 
-  /// Waits for what is under way; it is closed, too, if this raises what that has thrown.
+  /// Waits for the work under way, and throws its error. The manager is then closed in any case.
   void close() {
     if (!manager_) return;
     try {

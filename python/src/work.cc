@@ -69,7 +69,7 @@ void Work::run_body(const std::function<void()>& body) {
   }
   if (raised && (failed || is_signal_)) std::rethrow_exception(raised);
   if (failed) std::rethrow_exception(failed);
-  // It is done: what the function raises, or has raised, is too late to stop it.
+  // The work is done: an exception of the function comes too late to stop it.
   try {
     if (raised) std::rethrow_exception(raised);
     const std::size_t all = total_ > 0 ? total_.load() : done_.load();

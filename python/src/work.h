@@ -16,25 +16,24 @@ namespace shardwise::python {
 
 // Rules of lifetime, which python/tests/test_lifetimes.py tests for every binding:
 //
-// 1. What blocks or takes long runs in a GilRelease (gil.h), or by Work; what blocks in functions
-// of
-//    Python's alone (calls.cc) keeps the GIL, which they give up. nanobind's own guards are not
-//    used: they end the process if Python ends meanwhile.
-// 2. An object that can be closed holds what it closes by a shared_ptr. A call copies the pointer
-//    with the GIL and uses the copy; close() drops the object's own. So a call beside close() ends
+// 1. A call that blocks or takes long runs in a GilRelease (gil.h), or by Work. One that blocks
+//    only in Python functions (calls.cc) keeps the GIL, which they release. nanobind's own guards
+//    are not used: they end the process if Python ends while they wait.
+// 2. An object that can be closed holds its content by a shared_ptr. A call copies the pointer
+//    with the GIL and uses the copy; close() drops the object's own. So a call during close() ends
 //    well, and later ones throw invalid_argument.
-// 3. What C++ says is for one thread at a time is guarded by a mutex of the binding. It is taken
+// 3. A mutex of the binding guards each C++ object that is for one thread at a time. It is taken
 //    without the GIL, for a moment at a time, and given back before the GIL is taken again.
 // 4. C++ calls Python by with_gil(). Threads that do so are joined before Python ends, by the
 //    atexit function of shardwise._loader and by end(), which ends all Work.
 // 5. Objects of other threads are dropped with the GIL: held().
 // 6. What another process has made says so: OwnProcess.
 
-/// A call of the library that blocks, seen from Python: it runs on a thread of its own while the
-/// caller, without the GIL, looks every 20 ms for signals and tells a Python function how far it
-/// has come. What a signal handler or that function raises ends the work (ErrorCode::cancelled).
-/// The call waits for the work's end, then raises it. What the function raises after the work is
-/// done is not raised.
+/// A blocking call of the library, made from Python: it runs on a thread of its own while the
+/// caller, without the GIL, looks for signals every 20 ms and reports the progress to a Python
+/// function. An exception of a signal handler or of that function ends the work
+/// (ErrorCode::cancelled); the call waits for the work's end, then raises it. An exception of the
+/// function after the work is done is not raised.
 class Work {
  public:
   /// `progress`: None, or a function of two ints, bytes done and in total. `cancelled`, which may

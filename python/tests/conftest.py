@@ -10,7 +10,7 @@ sys.path.insert(0, str(pathlib.Path(__file__).parent))
 
 @pytest.fixture
 def waits_alone_let_others_run() -> Iterator[None]:
-    """Other threads of Python get on only while this one waits, so that what it does next comes before them."""
+    """Other threads of Python run only while this one waits, so that its next statements run before theirs."""
     before = sys.getswitchinterval()
     sys.setswitchinterval(60)
     yield

@@ -1,4 +1,4 @@
-"""Arrays of every dtype, and whether what came back is the same."""
+"""Makes arrays of every dtype, and compares them with loaded ones."""
 
 import ml_dtypes
 import numpy as np
@@ -14,7 +14,7 @@ def random_bits(rng, dtype, shape):
 
 
 def same(found, expected):
-    """Bit for bit."""
+    """Compares bit for bit."""
     assert found.keys() == expected.keys()
     for name, value in expected.items():
         got = found[name]

@@ -9,7 +9,7 @@ from accelerate.state import AcceleratorState
 
 
 def start(rank: int, size: int, port: int) -> None:
-    """Of a process of the job: FSDP is on if a plugin is given."""
+    """Prepares a process of the job: FSDP is on if a plugin is given."""
     os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port), RANK=str(rank), WORLD_SIZE=str(size), LOCAL_RANK=str(rank),
                       OMP_NUM_THREADS="1")
     own = AcceleratorState.__init__
@@ -28,7 +28,7 @@ def full(value: Any) -> Any:
 
 
 def values_of(model: Any, optimizer: Any) -> dict[str, Any]:
-    """Whole values of weights and of what the optimizer keeps of them, by name."""
+    """Returns whole values of the weights and of their optimizer state, by name."""
     found = {}
     state = getattr(optimizer, "optimizer", optimizer).state
     for name, parameter in model.named_parameters():

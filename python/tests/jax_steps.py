@@ -23,7 +23,7 @@ def abstract(tree: Any) -> Any:
 
 
 def worst(ours: Any, theirs: Any) -> float:
-    """The largest difference, over the largest element of the leaf."""
+    """Returns the largest difference, divided by the largest element of the leaf."""
     assert jax.tree.structure(ours) == jax.tree.structure(theirs)
     found = 0.0
     for a, b in zip(jax.tree.leaves(ours), jax.tree.leaves(theirs)):
@@ -135,7 +135,7 @@ def gpt(rng: np.random.Generator) -> tuple[Step, Any, list[Any]]:
 
 
 def _both(marks: dict[str, str]) -> dict[str, str]:
-    """Of weights, and of the optimizer's state that belongs to them."""
+    """Returns marks of weights, and of their optimizer state."""
     return {f"*/{name}": spec for name, spec in marks.items()}
 
 
@@ -200,7 +200,7 @@ STACKED_PLANS = {"data=1": {}, "data=8": {**over("data"), "*": "-"}, "fsdp=8": {
 
 
 def flax_step(model: Any, loss_of: Any, transform: Any) -> Step:
-    """state, loss = step(state, batch) of flax's TrainState, without what is no array."""
+    """Makes state, loss = step(state, batch) with the arrays of flax's TrainState."""
     import optax
 
     def step(state: Any, batch: Any) -> Any:
@@ -238,7 +238,7 @@ def flax_gpt(rng: np.random.Generator, remat: bool = False) -> tuple[Step, Any, 
         @nn.compact
         def __call__(self, x: Any) -> Any:
             mask = nn.make_causal_mask(jnp.ones(x.shape[:2]))
-            # A bias of keys changes nothing: its gradient is rounding alone, which Adam would take for a direction.
+            # A bias of keys changes nothing: its gradient is only rounding, which Adam would follow.
             attention = nn.MultiHeadDotProductAttention(HEADS, use_bias=False, name="attention")
             x = x + attention(nn.LayerNorm(name="ln1")(x), mask=mask)
             h = nn.gelu(nn.Dense(4 * WIDTH, name="up")(nn.LayerNorm(name="ln2")(x)))

@@ -20,7 +20,7 @@ LONG = np.arange(5 << 20, dtype=np.int32)  # a read of it is interrupted, and so
 
 
 class Case:
-    """What several threads call. `covers`: the names in _core that it uses."""
+    """Calls that several threads make. `covers`: the names in _core that it uses."""
 
     covers = ""
 
@@ -132,7 +132,7 @@ class Managing(Case):
             )
             assert (
                 alone._manager.restore(sw.group.Call(), sw.load)[0] == step
-            )  # of no other thread's, as it goes back
+            )  # no other thread saves there, as it goes back
         for ask in (
             lambda: core.latest(sw.group.Call()),
             core.best,
@@ -350,7 +350,9 @@ class Tiering(Case):
         tiers = self.tiers
         tiers.save(step, [source], "none", "fail", "{}", "", 1 << 28, lambda done, total: None)
         found = tiers.latest(lambda manifest: [("w", [1, 0], [2, 1000])])
-        assert found is not None and found["tier"] == "fast" and found["damaged"] == [], found
+        # A thread that saves an older step after a newer one of another sets steps aside.
+        assert found is not None and found["damaged"] == [], found
+        assert found["tier"] == "fast" or "a run that went back" in found["text"], found
         # A process of two, with a link that gives it the other one's messages.
         sent: list[Any] = []
         link = _core.Link(0, 2, lambda *message: sent.append(message), lambda *reason: sent.append(reason), lambda seconds: True)

@@ -1,4 +1,4 @@
-"""Tests with several processes: each rank runs a function of a module, and what it returns comes back, or its error."""
+"""Runs tests with several processes: each rank runs a function of a module, and its result comes back, or its error."""
 
 import multiprocessing
 import os
@@ -11,7 +11,7 @@ from typing import Any, Callable
 
 
 def free_port() -> int:
-    """Below those that the kernel gives to sockets that ask for any: none of these takes it before it is used."""
+    """Returns a port below those that the kernel gives to sockets that ask for any, so that none of these takes it first."""
     try:
         above = int(pathlib.Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()[0])
     except OSError:
@@ -30,15 +30,15 @@ def free_port() -> int:
 def _main(function: Callable[..., Any], rank: int, size: int, arguments: tuple[Any, ...], pipe: Any, seconds: float) -> None:
     try:
         result = ("value", function(rank, size, *arguments))
-    except BaseException as error:  # noqa: BLE001 - told to the test
+    except BaseException as error:  # noqa: BLE001 - the test gets it
         result = ("error", "".join(traceback.format_exception(error)))
     pipe.send(result)
-    pipe.poll(seconds * size)  # until all ranks have said something: some depend on rank 0's process
-    os._exit(0)  # whatever threads are left
+    pipe.poll(seconds * size)  # until all ranks have sent: some depend on rank 0's process
+    os._exit(0)  # also with threads that have not ended
 
 
 def run_ranks(function: Callable[..., Any], size: int, *arguments: Any, seconds: float = 240, may_die: bool = False) -> list[Any]:
-    """What each rank returned; None of one that was killed, where that may be."""
+    """Returns each rank's result; None for a rank that was killed, if may_die."""
     context = multiprocessing.get_context("spawn")
     pipes, ranks = [], []
     for rank in range(size):

@@ -1,5 +1,5 @@
-"""Programs for PyTorch/XLA SPMD, as its users write them. test_seed_oracle.py runs them with other imports and compares what they
-note with what PyTorch/XLA noted, which is in seed_expected.json. That was made so:
+"""Programs for PyTorch/XLA SPMD, as its users write them. test_seed_oracle.py runs them with other imports and compares their
+notes with those of PyTorch/XLA in seed_expected.json, which was made so:
 
     python -m venv seed && seed/bin/pip install torch_xla==2.9.0 torch==2.9.1 numpy
     PJRT_DEVICE=CPU CPU_NUM_DEVICES=8 seed/bin/python python/tests/seed_programs.py python/tests/seed_expected.json
@@ -209,14 +209,14 @@ PROGRAMS = {"specs": SPECS, "operations": OPERATIONS, "mlp": MLP, "gpt": GPT, "f
 
 
 def with_our_imports(program):
-    """What a user changes: the lines that import PyTorch/XLA."""
+    """Replaces the lines that import PyTorch/XLA, as a user does."""
     lines = [re.sub(r"\btorch_xla(\.\w+)*", "shardwise.torch.spmd", line) if line.lstrip().startswith(("import ", "from ")) else line
              for line in program.splitlines()]
     return "\n".join("import shardwise.torch.spmd as torch_xla" if line == "import shardwise.torch.spmd" else line for line in lines)
 
 
 def noting(sharding_of):
-    """What a program notes of its tensors, and the functions by which it does."""
+    """Returns the notes that a program makes on its tensors, and the functions that make them."""
     noted = {}
 
     def note(name, tensor):

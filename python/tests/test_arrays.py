@@ -1,4 +1,4 @@
-"""numpy's face: what is saved comes back, lazily or whole; what cannot be stored is said."""
+"""Saves and loads with numpy: saved arrays come back, lazily or whole; errors name arrays that cannot be stored."""
 
 import importlib.util
 import os
@@ -64,7 +64,7 @@ def test_many_arrays_of_all_sizes_have_memory_of_their_own(tmp_path, rng):
     one = found["5"]
     del found, array
     held = one if one.base is None else one.base
-    assert held.nbytes <= (2 << 20) + 64  # what one small array keeps of the others
+    assert held.nbytes <= (2 << 20) + 64  # a small array keeps no more of the others
 
 
 @pytest.mark.parametrize("dtype", sorted(NUMPY))
@@ -317,7 +317,7 @@ class Walked(Exception):
 
 
 class Range:
-    """A range of which nobody may look at every index."""
+    """A range that raises if every index is read."""
 
     def __init__(self, indices: range) -> None:
         self._indices, self.start, self.step = indices, indices.start, indices.step
@@ -360,7 +360,7 @@ def test_what_is_no_checkpoint_is_told_with_the_way_to_load_it(tmp_path):
                             ("x.pt", sw.NotFound, "found a file: needed a directory")):
         with pytest.raises(kind, match=why):
             sw.load(tmp_path / name)
-    # Formats that are opened as they are, without what these folders hold, or without their package.
+    # These formats are opened as they are; the folders lack content, or the package is not installed.
     for name, needed in (("dcp", "torch"), ("orbax", "orbax")):
         found = importlib.util.find_spec(needed)
         kinds, why = ((sw.Corrupt, sw.InvalidArgument), "DCP's metadata|no checkpoint of Orbax's") if found else (sw.Unsupported, "pip install")

@@ -1,4 +1,4 @@
-"""What people write of capture() and mark_sharding() before they have read a page: it works, or one line says what to write."""
+"""First guesses of capture() and mark_sharding() by people who have read no page: they work, or one line says what to write."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""A cast means every tensor it says: floats of one byte, too, bit for bit as torch casts them."""
+"""A cast reaches every tensor that it names: floats of one byte, too, bit for bit as torch casts them."""
 
 import ml_dtypes
 import numpy as np
@@ -16,7 +16,7 @@ BITS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 
 
 def same(found, needed):
-    """Bit for bit; of NaN any payload."""
+    """Compares bit for bit; NaN may have any payload."""
     assert found.dtype == needed.dtype
     bits = BITS[needed.element_size()]
     nan = torch.isnan(needed.float())
@@ -29,7 +29,7 @@ def every_bit(dtype):
 
 
 def floats(dtype):
-    """All floats of 16 bits; of others these, their neighbours, halves of all places, and random bits."""
+    """Returns all floats of 16 bits; for other dtypes these, their neighbours, halves of all places, and random bits."""
     if dtype in (torch.float16, torch.bfloat16):
         return torch.arange(65536, dtype=torch.int32).to(torch.int16).view(dtype)
     some = torch.cat([torch.arange(65536, dtype=torch.int32).to(torch.int16).view(d).double() for d in (torch.float16, torch.bfloat16)])

@@ -69,13 +69,13 @@ INSTALLED = [name for name in ("torch", "jax") if importlib.util.find_spec(name)
 
 @pytest.mark.parametrize("mode", ["RTLD_LOCAL", "RTLD_GLOBAL"])
 @pytest.mark.parametrize("first", ["shardwise", "the others"])
-@pytest.mark.parametrize("beside", [["h5py"], ["h5py", *INSTALLED]] if INSTALLED else [["h5py"]], ids=",".join)
-def test_both_work_at_once(tmp_path, mode, first, beside):
+@pytest.mark.parametrize("others", [["h5py"], ["h5py", *INSTALLED]] if INSTALLED else [["h5py"]], ids=",".join)
+def test_both_work_at_once(tmp_path, mode, first, others):
     pytest.importorskip("h5py")
     if mode == "RTLD_GLOBAL" and SHARES_HDF5:
         pytest.skip("RTLD_GLOBAL: this build loads Debian's libhdf5, whose symbols pip's h5py would then take for those of its "
                     "own HDF5 and crash; the module of a wheel (scripts/wheel.sh) has its HDF5 inside")
-    order = ["shardwise", *beside] if first == "shardwise" else [*beside, "shardwise"]
+    order = ["shardwise", *others] if first == "shardwise" else [*others, "shardwise"]
     done = subprocess.run([sys.executable, "-c", PROGRAM, mode, ",".join(order), str(tmp_path)], capture_output=True, text=True,
                           env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}, timeout=300)
     assert done.returncode == 0 and done.stdout == "fine\n", f"status {done.returncode}: {done.stderr[-2000:]}"

@@ -1,4 +1,4 @@
-"""What the command shows of a checkpoint beside its tensors."""
+"""Tests how the command shows the objects of a checkpoint."""
 
 import collections
 import dataclasses

@@ -1,4 +1,4 @@
-"""diff and stats: beside numpy, and beside what the command says as JSON."""
+"""Compares diff and stats with numpy, and with the JSON of the command."""
 
 import json
 import os
@@ -21,7 +21,7 @@ def command(*words):
 
 
 def plain(value):
-    """As JSON has it, without what is None."""
+    """Returns the value as JSON has it, without members that are None."""
     if names := getattr(value, "_fields", getattr(value, "__match_args__", None)):
         return {name: plain(getattr(value, name)) for name in names if getattr(value, name) is not None}
     if isinstance(value, (list, tuple)):

@@ -46,7 +46,7 @@ def flip(path, rng):
 
 
 def lose(path):
-    """As a disk does, in a chunk of frozen: no time stamp tells of it, only a hash does."""
+    """Damages a chunk of frozen as a disk does: only a hash shows it, no time stamp."""
     times = path.stat()
     data = path.read_bytes()
     at = data.index(NOISE[9 << 18:][:64].tobytes())
@@ -67,7 +67,7 @@ def zero(path, rng):
 
 
 def rewrite(path, rng):
-    """As a copy of damaged bytes under the old name, which is no other file's."""
+    """Puts a copy with damaged bytes under the old name, which no other file shares."""
     data = bytearray(path.read_bytes())
     data[rng.randrange(len(data))] ^= 128
     path.unlink()
@@ -107,7 +107,7 @@ def test_damage_that_shows(tmp_path, face):
         with kind(root) as manager:
             stats = manager.save(3, {name: make(value) for name, value in values_of(3).items()})
             expect_whole(manager.step(3), 3)
-            assert stats.unchanged_bytes > NOISE.size, "what is whole is linked again"
+            assert stats.unchanged_bytes > NOISE.size, "whole files are linked again"
 
 
 def refused(load):

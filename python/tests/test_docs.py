@@ -20,7 +20,7 @@ os.environ.setdefault("XLA_FLAGS", "--xla_force_host_platform_device_count=8")
 ROOT = pathlib.Path(__file__).parents[2]
 TUTORIAL = ROOT / "docs" / "python.md"
 PLANNING = ROOT / "docs" / "planning.md"
-# Not ours, and not always there.
+# These packages are others', and may be missing.
 OPTIONAL = ("torch", "jax", "orbax", "h5py", "safetensors", "mpi4py", "transformers", "accelerate",
             "lightning", "hdf5plugin")
 
@@ -35,7 +35,7 @@ class Block:
         return "__name__ ==" in self.code
 
     def missing(self) -> str:
-        """The package that it needs and that is not here."""
+        """The package that it needs and that is not installed."""
         named = re.findall(r"^\s*(?:import|from)\s+([\w.]+)", self.code, re.MULTILINE)
         needed = [n.split(".")[1 if n.startswith("shardwise.") else 0] for n in named]
         return next((n for n in needed if n in OPTIONAL and importlib.util.find_spec(n) is None), "")
@@ -72,7 +72,7 @@ def test_samples_run(tmp_path, monkeypatch, page):
     names: dict[str, Any] = {"__name__": "docs"}
     for block in PAGES[page]:
         missing = block.missing()
-        if missing:  # what follows goes on from it
+        if missing:  # later blocks go on from it
             pytest.skip(f"line {block.line} on: needs {missing}, which this environment has not")
         if block.is_script:
             run_script(page, block)
@@ -82,7 +82,7 @@ def test_samples_run(tmp_path, monkeypatch, page):
 
 
 def test_the_page_of_a_plan_is_what_is_printed(capsys):
-    """But for the numbers of operations, which another JAX would change."""
+    """Compares without the numbers of operations, which another JAX would change."""
     pytest.importorskip("jax", reason="needs jax, which this environment has not")
     text = PLANNING.read_text()
     names: dict[str, Any] = {}

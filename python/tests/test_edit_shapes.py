@@ -1,4 +1,4 @@
-"""Transposes, splits and joins of what is read: open, load, and the loads of torch and JAX. Numpy is the oracle."""
+"""Transposes, splits and joins tensors that are read: by open, load, and the loads of torch and JAX. Numpy is the oracle."""
 
 import os
 
@@ -22,7 +22,7 @@ def random_box(random, shape):
 
 
 def random_edits(random):
-    """Tensors as they are stored, edits, and what these make of them."""
+    """Stored tensors, edits, and the edited tensors."""
     tensors, expected = {}, {}
     edits = {"transpose": {}, "split": {}, "join": {}, "cast": {}}
     for number in range(int(random.integers(1, 4))):
@@ -72,7 +72,7 @@ def test_any_box_of_what_is_changed_is_that_of_numpy(tmp_path, seed):
 
 
 def test_large_tensors_change_part_by_part(tmp_path):
-    """More than the memory that a read holds beside its result."""
+    """The array is larger than the memory that a read needs besides its result."""
     wide = np.arange(3 * 700 * 900, dtype=np.float32).reshape(2100, 900)
     sw.save(tmp_path / "x", {"h.0.qkv": wide, "h.1.qkv": wide + 1, "up": wide[:, :400], "gate": wide[:, 400:]})
     edits = {"transpose": {"*.qkv": (1, 0)}, "split": {"h.*.qkv": "*.q,*.k,*.v@1"}, "join": {"gate,up": "both@1"}}

@@ -1,4 +1,4 @@
-"""Names, new names and dtypes of what is read: open, load, and the loads of torch and JAX."""
+"""Chooses, renames and casts tensors that are read: by open, load, and the loads of torch and JAX."""
 
 import pathlib
 import subprocess

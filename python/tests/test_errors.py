@@ -1,4 +1,4 @@
-"""Classes of errors follow from codes, never from words, and errno is what the operating system said."""
+"""Classes of errors follow from codes, never from words, and errno is the operating system's."""
 
 import errno
 import os
@@ -56,7 +56,7 @@ def test_names_that_are_not_there_are_told_from_paths_by_their_code(tmp_path):
 LITTLE_MEMORY = """
 import os, resource, sys, numpy as np, shardwise as sw
 arrays = {f"w{i}": np.random.default_rng(i).standard_normal(1 << 18) for i in range(20)}
-sw.save(sys.argv[2] + "-before", {"w": arrays["w0"]})  # whose loading is to say nothing wrong, either
+sw.save(sys.argv[2] + "-before", {"w": arrays["w0"]})  # its loading must print no error, either
 used = int(open("/proc/self/statm").read().split()[0]) * resource.getpagesize()
 resource.setrlimit(resource.RLIMIT_AS, (used + (int(sys.argv[1]) << 20),) * 2)
 for act in (lambda: sw.save(sys.argv[2], arrays), lambda: sw.load(sys.argv[2] + "-before")):

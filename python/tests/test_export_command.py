@@ -1,4 +1,4 @@
-"""shardwise export to what the Python package writes."""
+"""Runs shardwise export to the formats that the Python package writes."""
 
 import json
 import os
@@ -72,7 +72,7 @@ def test_what_does_not_fit_is_one_error(tmp_path, format):
 
 def test_a_disk_that_is_full(tmp_path, format):
     sw.save(tmp_path / "a", {"w": np.random.default_rng(0).standard_normal((1000, 300))})
-    # Of files larger than 1 MiB.
+    # The shell forbids files larger than 1 MiB.
     done = run("export", tmp_path / "a", tmp_path / "out", "--format", format, "--json", before=("sh", "-c", 'ulimit -f 2048; exec "$@"', "sh"))
     assert done.returncode == 3, done
     assert json.loads(done.stdout)["error"]["code"] == "io" and f"export to {tmp_path / 'out'}: " in done.stderr, done.stderr

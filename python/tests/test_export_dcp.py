@@ -112,7 +112,7 @@ def test_nested_states_have_dcps_names(tmp_path):
     target = {"model": {"w": torch.zeros(2, 3, dtype=torch.float64)}, "by number": {0: torch.zeros(1, dtype=torch.float64)}, "lr": 0.0}
     found = load(tmp_path / "dcp", target)
     assert found["model"]["w"].sum() == 6 and found["by number"][0] == 1 and found["lr"] == 0.5
-    # One of a list that is left out leaves no hole.
+    # An element of a list that is left out leaves no hole.
     sw.export_model(tmp_path / "a", tmp_path / "some", format="dcp", names=["model/layers/1*", "model/w"], rename={"model/w": "net/w"},
                     cast={"model/w": "bf16"})
     said = dcp.FileSystemReader(tmp_path / "some").read_metadata()

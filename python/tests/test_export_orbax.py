@@ -80,7 +80,7 @@ def test_trees_are_what_they_were(tmp_path):
     found = restored(tmp_path / "o")
     assert found["n"] is None and found["e"] == {} and (found["i"], found["f"]) == (3, 2.5)
     assert found["l"][1][0].tolist() == [0] and found["params"]["w"].tolist() == [[0, 1, 2], [3, 4, 5]]
-    # Of dicts, lists and tuples, and of objects in them.
+    # The tree has dicts and lists, and objects in them.
     sw.save(tmp_path / "b", {"opt": {"m": [np.ones(2), np.zeros(1)], 0: {"x": np.ones(1)}}, "config": {"lr": 0.1, "betas": [0.9, 0.99]}})
     sw.export_model(tmp_path / "b", tmp_path / "ob", format="orbax")
     found = restored(tmp_path / "ob")
@@ -119,7 +119,7 @@ def test_steps_of_a_manager_come_back(tmp_path):
         found = manager.restore(7, args=ocp.args.Composite(state=ocp.args.StandardRestore(), loader=ocp.args.JsonRestore()))
         assert found.loader == {"i": [1, 2]} and found.state["w"].tolist() == tree["w"].tolist()
     sw.export_model(tmp_path / "items-a", tmp_path / "items-again" / "7", format="orbax", existing="replace")
-    # One item alone is still a step.
+    # A single item is still a step.
     sw.export_model(tmp_path / "items-a", tmp_path / "state", format="orbax", names="state/*")
     assert ocp.PyTreeCheckpointer().restore(tmp_path / "state" / "state")["i"] == 3
 
@@ -151,7 +151,7 @@ def test_what_orbax_lacks_is_told(tmp_path):
     with pytest.raises(sw.InvalidArgument, match="no tree without leaves"):
         sw.export_model(tmp_path / "b", tmp_path / "o", format="orbax")
     assert sorted(os.listdir(tmp_path)) == ["a", "b"]
-    # Without keys of their own, these names are one on Orbax's disk: it would keep one of the arrays.
+    # Without their own keys these names are equal on Orbax's disk, which would keep one of the arrays.
     sw.save(tmp_path / "c", {"a.b": np.ones(1), "a/b": np.zeros(1)})
     with pytest.raises(sw.InvalidArgument, match="'a.b' and 'a/b' would both be 'a.b' in Orbax"):
         sw.export_model(tmp_path / "c", tmp_path / "o", format="orbax")

@@ -22,7 +22,7 @@ def test_a_target_is_filled_in_place(tmp_path):
     saved(tmp_path / "x")
     target = zeros()
     turned = np.zeros((4, 10), np.float32)
-    target["layers"][0] = turned.T[::2]  # of other strides
+    target["layers"][0] = turned.T[::2]  # has other strides
     found = sw.load(tmp_path / "x", target=target)
     assert found["embed"] is target["embed"] and np.array_equal(target["embed"], WORDS)
     assert np.array_equal(turned[:, ::2], WORDS.T + 1) and not turned[:, 1::2].any()

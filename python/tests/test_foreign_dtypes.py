@@ -148,7 +148,7 @@ def test_dcp(tmp_path, foreign):
 
 
 def test_two_floats_in_a_byte_in_dcp(tmp_path):
-    """As those of safetensors: the bytes, as torch's own view has them."""
+    """They are read as those of safetensors: as bytes, like torch's own view."""
     torch = pytest.importorskip("torch", reason="needs torch, which this environment has not")
     import torch.distributed.checkpoint as dcp
 

@@ -14,7 +14,7 @@ LONE, NUL = "\ud800", "a\0b"
 
 
 class Own(TypeError):
-    """A user's."""
+    """An exception of a user."""
 
 
 def raising(error):

@@ -216,7 +216,7 @@ def test_what_is_no_checkpoint_is_a_fresh_start(tmp_path, names):
         (tmp_path / name).write_text("x")
     m = sw.CheckpointManager(tmp_path)
     assert m.latest() is None and m.latest_step() is None and m.steps() == [] and m.restore() is None
-    sw.save(tmp_path / "final", {"w": np.ones(2)})  # one of ours by a name may be beside the steps
+    sw.save(tmp_path / "final", {"w": np.ones(2)})  # a checkpoint of another name may be in the folder
     assert m.latest() is None and swj.CheckpointManager(tmp_path).restore() is None
 
 

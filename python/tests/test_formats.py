@@ -1,4 +1,4 @@
-"""npz and HDF5 in and out, beside numpy and h5py."""
+"""Compares npz and HDF5, read and written, with numpy and h5py."""
 
 import pickle
 

@@ -1,4 +1,4 @@
-"""Process groups: whatever goes wrong, every rank that can hear raises the same, in time, naming rank and cause."""
+"""Process groups: after any failure, every rank that can be reached raises the same error in time, which names rank and cause."""
 
 import os
 import pathlib
@@ -42,7 +42,7 @@ def outcomes(rank: int, size: int, kind: str, where: str, folder: str, deadline:
             if rank == 2 and case == "raises":
                 raise OSError(28, "No space left on device")
             if rank == 2 and case == "late":
-                while len(os.listdir(folder)) < size - 1:  # until the others have been told
+                while len(os.listdir(folder)) < size - 1:  # until the others have the error
                     pass
             return str(rank).encode()
 

@@ -1,4 +1,4 @@
-"""Calls of a group: ranks that call other things, or at other times, are told, and never mixed. Ranks are threads here."""
+"""Calls of a group: ranks whose calls or times differ get errors, and calls are never mixed. Ranks are threads here."""
 
 import errno
 import gc
@@ -24,7 +24,7 @@ LONG = 100.0  # a deadline that nothing here waits for
 
 
 def on_ranks(size: int, function: Callable[[int], Any]) -> list[Any]:
-    """What each rank returned, or raised."""
+    """Returns each rank's result or exception."""
 
     def outcome(rank: int) -> Any:
         try:
@@ -396,7 +396,7 @@ def test_an_error_of_rank_0_before_the_first_step_reaches_each_rank_at_once(tmp_
     worked = []
 
     def call(rank: int) -> bytes:
-        if rank == 2:  # it comes when another has been told
+        if rank == 2:  # it comes when another rank has the error
             assert told.wait(LONG)
         with ranks[rank].call("save a", LONG) as one:
             if rank == 0:
@@ -540,7 +540,7 @@ def test_a_store_that_holds_its_group_is_freed(tmp_path):
 
 
 class FakeComm:
-    """What MpiStore needs of mpi4py's communicators."""
+    """The part of mpi4py's communicators that MpiStore needs."""
 
     class Sent:
         def Test(self) -> bool:

@@ -34,7 +34,7 @@ SPEECH = dict(hidden_size=16, num_hidden_layers=1, num_attention_heads=4, interm
 class Case:
     model: str  #: its class
     config: dict[str, Any]
-    of: str = "tokens"  #: what it is given: see arguments()
+    of: str = "tokens"  #: the kind of its input: see arguments()
     attention: str = "eager"
     experts: str = ""
     parts: dict[str, Any] = field(default_factory=dict)  #: configurations within the configuration

@@ -1,4 +1,4 @@
-"""shardwise import of what the Python package reads."""
+"""Runs shardwise import of the formats that the Python package reads."""
 
 import json
 import os
@@ -82,7 +82,7 @@ def test_no_code_of_dcps_is_run(tmp_path, dcp):
 
 
 def each_fails(source, tmp_path, *said):
-    """One clear error, of each command that reads it, which leaves nothing."""
+    """Each command that reads it gives one clear error and leaves no file."""
     for words in (("inspect", source), ("ls", source), ("diff", source, source), ("import", source, tmp_path / "root", "--step", 1)):
         done = run(*words, "--json")
         assert done.returncode == 3 and json.loads(done.stdout)["error"]["code"] == "corrupt", done

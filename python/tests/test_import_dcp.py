@@ -42,7 +42,7 @@ def named(module: str, name: str) -> bytes:
 
 
 def built(module: str, name: str, attribute: str) -> bytes:
-    """Sets an attribute on what is named, as a pickle sets those of an object."""
+    """Returns a pickle that sets an attribute on the named object, as a pickle sets those of an instance."""
     return b"\x80\x04" + named(module, name) + b"N}" + text(attribute) + b"Ns\x86b."
 
 
@@ -130,7 +130,7 @@ def sized(size=None, chunks=None):
 
 
 def told_twice():
-    """A message that has it all would be 2^64 characters."""
+    """A message with the whole value would have 2^64 characters."""
     value = ("x",)
     for _ in range(64):
         value = (value, value)
@@ -218,7 +218,7 @@ def test_what_dcp_writes_is_read(good):
 
 
 def test_pieces_are_in_memory_group_by_group(tmp_path, monkeypatch):
-    """Of 40 tensors of 1,000 bytes, at most as many as fit a group."""
+    """Memory has as many of 40 tensors of 1,000 bytes as fit a group."""
     tensors = {f"t{i:02}": torch.full((250,), float(i)) for i in range(40)}
     dcp.save(tensors, storage_writer=dcp.FileSystemWriter(tmp_path / "dcp"))
     monkeypatch.setattr(_import_dcp, "_GROUP_BYTES", 5000)
@@ -268,7 +268,7 @@ DTYPES = [torch.float64, torch.float32, torch.float16, torch.bfloat16, torch.flo
 
 @pytest.fixture
 def plain(tmp_path):
-    """As safetensors: tensors of all dtypes, no elements, no dims, and an object."""
+    """Writes, as safetensors, tensors of all dtypes, without elements, without dims, and an object."""
     state = {str(dtype): torch.arange(6).reshape(2, 3).to(dtype) for dtype in DTYPES}
     state |= {"none": torch.empty(0, 4), "one": torch.tensor(3.5), "model": {"w": torch.randn(5, 7)}, "n": {"step": 5}}
     dcp.save(state, storage_writer=dcp.FileSystemWriter(tmp_path / "plain", serialization_format=filesystem.SerializationFormat.SAFETENSORS))

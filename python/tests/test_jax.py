@@ -38,7 +38,7 @@ DTYPES = [np.dtype(d) for d in ("f4", "f2", ml_dtypes.bfloat16, "i1", "u4", "?",
 
 
 def same(a: Any, b: Any) -> bool:
-    """Bit for bit, leaf by leaf."""
+    """Compares leaf by leaf, bit for bit."""
     def bits(x: Any) -> Any:
         if _tree.is_key(x):
             x = jax.random.key_data(x)
@@ -85,7 +85,7 @@ def test_round_trips_over_meshes(tmp_path, seed):
     got = swj.load(tmp_path / "c", target)
     assert same(got, values)
     assert all(got[name].sharding == target[name].sharding for name in got)
-    with sw.open(tmp_path / "c") as c:  # how it was cut is there for others
+    with sw.open(tmp_path / "c") as c:  # the cut is stored for others
         for name, array in tree.items():
             assert sw.Mesh(c[name].mesh) == sw.Mesh.from_jax(array.sharding.mesh)
             assert sw.Sharding(c[name].mesh, c[name].spec).boxes(array.shape) == {
@@ -263,7 +263,7 @@ def test_loaders_are_saved_by_their_state(tmp_path, save):
     fresh = loader()
     with pytest.raises(sw.InvalidArgument, match="'w' is"):
         swj.load(tmp_path / "a", {"w": np.zeros(3, np.float32), "loader": fresh})
-    assert fresh.state_dict() == loader().state_dict()  # nothing is given if something does not fit
+    assert fresh.state_dict() == loader().state_dict()  # no state is changed if a part does not fit
     with pytest.raises(sw.InvalidArgument, match="'w' is float32"):
         swj.load(tmp_path / "a", {"w": fresh, "loader": other})
 
@@ -323,7 +323,7 @@ def test_checkpoints_without_a_tree(tmp_path):
     assert swj.load(tmp_path / "c", {"a": {"b": jnp.zeros(3, "int32")}, "s": ""})["a"]["b"].tolist() == [0, 1, 2]
 
 
-@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])  # of which one has Python's buffers
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])  # only float32 has Python's buffers
 def test_training_goes_on_while_it_saves(tmp_path, dtype, waits_alone_let_others_run):
     sharding = NamedSharding(mesh_of((8,), ("a",)), P("a"))
     step = jax.jit(lambda x: x + 1, donate_argnums=0)
@@ -341,7 +341,7 @@ def test_training_goes_on_while_it_saves(tmp_path, dtype, waits_alone_let_others
         got = swj.load(tmp_path / f"{i}")
         assert (got["x"] == i).all() and (got["host"] == i).all() and got["list"] == [i]
         assert sw.info(tmp_path / f"{i}").user == {"list": [i]}
-    # What is restored is JAX's own: donating it changes nothing else.
+    # JAX owns the restored arrays: donating one changes nothing else.
     back = swj.load(tmp_path / "3", {"x": x, "host": host, "list": [0]})
     assert (np.asarray(step(back["x"])) == 4).all() and (swj.load(tmp_path / "3")["x"] == 3).all()
 

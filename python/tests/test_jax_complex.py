@@ -34,7 +34,7 @@ def rotated(x: Any, table: Any) -> Any:
 
 
 def grad_of(function: Any) -> Any:
-    """Of a real number, by all operands."""
+    """Returns the gradient of a real number by all operands."""
     def weighted(*args: Any) -> Any:
         y = function(*args)
         return jnp.sum((jnp.real(y) + 2 * jnp.imag(y)) * jnp.cos(jnp.arange(y.size, dtype="f4")).reshape(y.shape))

@@ -77,7 +77,7 @@ def test_a_plan_of_a_scan_says_what_a_run_needs(rng):
         program.plan("data=8", capacity=peak - 1).run(on_host(state), on_host(batches[0]))
 
 
-# ---- All that scans and conds have.
+# ---- All features of scans and conds.
 
 
 def of_grad(function: Any) -> Any:
@@ -88,7 +88,7 @@ def of_grad(function: Any) -> Any:
 
 
 def with_consts(w: Any, x: Any) -> Any:
-    """A matrix from outside, two carries of which one is a count, and two outputs."""
+    """The loop has a matrix from outside, two carries, one a count, and two outputs."""
     def one(carry: Any, row: Any) -> Any:
         (h, count), scaled = carry, row @ w
         h = jnp.tanh(h + scaled * (1 + count))
@@ -107,7 +107,7 @@ def in_each_other(x: Any) -> Any:
 
 
 def of_both(x: Any) -> Any:
-    """A branch in a loop, and a loop in a branch."""
+    """Has a branch in a loop, and a loop in a branch."""
     def one(c: Any, row: Any) -> Any:
         c = lax.cond(row.sum() > 0, lambda a: jnp.sin(a + row), lambda a: a * 2, c)
         return c, lax.switch((row[0, 0] * 3).astype(jnp.int32), [jnp.cos, lambda a: a, jnp.tanh], row)
@@ -144,7 +144,7 @@ CASES: dict[str, tuple[Any, tuple[Any, ...]]] = {
     "without xs": (of_grad(lambda x: lax.scan(lambda c, _: (jnp.sin(c), c), x, None, length=5)), (X,)),
     "without a carry": (of_grad(lambda x: lax.scan(lambda _, r: (None, r * r), None, x)[1]), (T,)),
     "of constants": (lambda x: lax.scan(lambda c, r: (c + r + x, (jnp.ones(3), r)), jnp.zeros((8, 6)), jnp.zeros((3, 6))), (X,)),
-    "what it is given comes back": (lambda x: lax.scan(lambda c, r: ((c[1], c[0]), (r, r, c[0])), (x[0], x[1]), x), (T,)),
+    "the input comes back": (lambda x: lax.scan(lambda c, r: ((c[1], c[0]), (r, r, c[0])), (x[0], x[1]), x), (T,)),
     "of no trip": (of_grad(lambda x: lax.scan(lambda c, r: (c * r, c), x[0], x[:0])), (T,)),
     "in a batch": (of_grad(lambda x: jax.vmap(lambda row: lax.scan(lambda c, v: (jnp.tanh(c + v), c), row[0], row)[0])(x)), (T,)),
     "remat": (of_grad(lambda x: lax.scan(jax.checkpoint(lambda c, r: (jnp.sin(jnp.sin(c + r)), None)), x[0], x)[0]), (T,)),
@@ -257,7 +257,7 @@ def test_a_while_that_carries_its_limit_and_its_step_is_a_scan():
     (lambda n: n < np.int8(120), np.int8(0), np.int8(57)), (lambda n: n < 2_000_000_000, np.int32(0), np.int32(1_500_000_001)),
     (lambda n: n < np.uint8(100), np.uint8(10), np.uint8(255)), (lambda n: (n >= np.uint8(0)) & (n < np.uint8(9)), np.uint8(5), np.uint8(255))])
 def test_a_while_whose_counter_begins_again_at_the_other_end_is_refused(test, first, step):
-    """JAX goes on with what is left of the counter in its dtype: -85 after 57, 114."""
+    """JAX goes on with the counter wrapped in its dtype: -85 after 57, 114."""
 
     def loop(x):
         return lax.while_loop(lambda c: test(c[0]), lambda c: (c[0] + step, c[1] + 1), (first, x))[1]

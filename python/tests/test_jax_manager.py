@@ -23,7 +23,7 @@ import numpy as np
 
 import shardwise as sw
 import shardwise.jax as swj
-from told import check_told, names
+from stored_stats import check_stats, names
 
 
 def tree(step: int) -> dict[str, Any]:
@@ -31,7 +31,7 @@ def tree(step: int) -> dict[str, Any]:
 
 
 def save_all(m: swj.CheckpointManager, steps: Any, **more: Any) -> list[int]:
-    """With the policies."""
+    """Makes a manager with the policies."""
     saved = [step for step in steps if m.should_save(step) and m.save_async(step, tree(step), **more)]
     m.wait()
     return saved
@@ -157,7 +157,7 @@ def test_errors_of_a_save_in_the_background_are_told(tmp_path):
 
 
 def flip(step: pathlib.Path) -> None:
-    """A bit of its first element."""
+    """Flips a bit of its first element."""
     file = step / "shards-00000-of-00001.h5"
     data = bytearray(file.read_bytes())
     data[4096] ^= 1
@@ -229,7 +229,7 @@ def test_what_a_restore_finds_damaged_is_saved_whole_again(tmp_path):
     with swj.CheckpointManager(tmp_path) as manager:
         manager.save(1, values)
         manager.save(2, values)
-        linked = next((tmp_path / "step-00000002").glob("linked-*"))  # of both steps
+        linked = next((tmp_path / "step-00000002").glob("linked-*"))  # both steps have it
         with open(linked, "r+b") as file:
             file.seek(5000)
             byte = file.read(1)
@@ -240,7 +240,7 @@ def test_what_a_restore_finds_damaged_is_saved_whole_again(tmp_path):
                 manager.restore(values, step)
         manager.save(2, values)
         assert (manager.restore(values, 2).value["w"] == values["w"]).all()
-        manager.save(3, values)  # what was saved again is whole, and the next one is built on it
+        manager.save(3, values)  # the step that was saved again is whole, and the next one is built on it
         path = manager.restore(step=3).path
         assert list(pathlib.Path(path).glob("linked-*")) and sw.verify(path)
 
@@ -252,13 +252,13 @@ def test_what_a_save_did_is_kept_beside_its_step(tmp_path):
     assert names(tmp_path) == ["step-00000001"]
     with swj.CheckpointManager(tmp_path, keep_last=2, parity_blocks=1) as m:
         whole = m.save(2, values)
-        check_told(tmp_path, 2, whole)
+        check_stats(tmp_path, 2, whole)
         assert whole.logical_bytes == (1 << 20) + 8000 and whole.blocked_seconds >= whole.seconds and whole.parity_bytes > 0
         begun = time.monotonic()
         pending = m.save_async(3, values)
         waited = time.monotonic() - begun
         later = pending.result()
-        check_told(tmp_path, 3, later)
+        check_stats(tmp_path, 3, later)
         assert 0 < later.blocked_seconds <= waited and later.unchanged_bytes == 1 << 20
         assert later.memory_bytes == whole.memory_bytes + 8000  # the copy of what numpy can change
         assert [name for name in names(tmp_path) if not name.startswith(".writer.")] == [  # the manager's lease

@@ -22,7 +22,7 @@ from processes import free_port, run_ranks
 import shardwise as sw
 import shardwise.jax as swj
 import shardwise.jax.ocp as ocp
-from told import names, told
+from stored_stats import names, stats_of_step
 
 
 def start(rank: int, size: int, port: int) -> None:
@@ -42,7 +42,7 @@ def placed(value: Any, sharding: Any) -> jax.Array:
 
 
 def trees(names: tuple[str, str] = ("data", "model")) -> tuple[dict[str, Any], dict[str, Any]]:
-    """To be saved, and how it is wanted back."""
+    """Returns the tree to save, and the target to load."""
     jax.config.update("jax_enable_x64", True)
     mesh = Mesh(np.array(jax.devices()).reshape(2, 4), names)
     turned = Mesh(np.array(jax.devices())[::-1].reshape(4, 2), names)
@@ -63,7 +63,7 @@ def trees(names: tuple[str, str] = ("data", "model")) -> tuple[dict[str, Any], d
 
 
 def right(got: dict[str, Any]) -> bool:
-    """Of what this process has."""
+    """Returns whether the parts that this process has are right."""
     for name, value in arrays().items():
         for shard in got[name].addressable_shards:
             assert np.array_equal(np.asarray(shard.data), np.asarray(value)[shard.index]), name
@@ -138,7 +138,7 @@ def test_two_processes(tmp_path):
         assert got["numpy"].tolist() == list(range(5)) and got["local"].tolist() == list(range(6)) and got["n"] is None
         with sw.open(tmp_path / name) as c:
             assert "2048" in c["w"].mesh and c["odd"].mesh == "" and c["w"].spec == "data,model"
-            # Both have written: what both have is shared between them.
+            # Both have written: arrays that both have are shared between them.
             assert {p.name for p in (tmp_path / name).glob("shards-*")} == {"shards-00000-of-00002.h5", "shards-00001-of-00002.h5"}
     one = jax.ShapeDtypeStruct((64, 24), np.float32, sharding=NamedSharding(Mesh(np.array(jax.devices()[:4]), ("x",)), P(None, "x")))
     assert np.array_equal(swj.load(tmp_path / "c", {"w": one}, strict=False)["w"], arrays()["w"])
@@ -203,7 +203,7 @@ def telling(rank: int, size: int, port: int, root: str) -> None:
 def test_process_0_keeps_what_both_saved(tmp_path):
     run_ranks(telling, 2, free_port(), str(tmp_path))
     assert names(tmp_path) == ["stats-step-00000002.json", "step-00000002"]
-    found = told(tmp_path, 2)
+    found = stats_of_step(tmp_path, 2)
     assert found["logical_bytes"] == 64 * 1000 * 4 and found["blocked_seconds"] > 0 and found["memory_bytes"] > 0
     with sw.open(tmp_path / "step-00000002") as checkpoint:
         assert found["chunks"] == sum(checkpoint[name].chunks for name in checkpoint)
@@ -216,7 +216,7 @@ def going_back(rank: int, size: int, port: int, root: str) -> list[Any]:
     with swj.CheckpointManager(root, deadline=60) as m:
         for step in (1, 2):
             m.save(step, {"w": placed(np.full((64, 1000), step, "f4"), sharding)})
-        if rank == 0:  # what only process 1 reads, before both are told which step is the latest
+        if rank == 0:  # only process 1 reads it, before both are told which step is the latest
             file = pathlib.Path(root, "step-00000002", "shards-00001-of-00002.h5")
             data = bytearray(file.read_bytes())
             data[4096] ^= 1

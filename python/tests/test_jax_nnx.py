@@ -87,7 +87,7 @@ def test_a_variable_that_the_step_adds_is_one_clear_error(rng):
 
 
 def test_a_module_in_another_mode_is_one_clear_error(rng):
-    """As eval() sets it: a program is of one mode."""
+    """A program has one mode, as train() or eval() sets it."""
     model, _ = model_and_optimizer()
     x = batch_of(rng)["x"]
     model.train()

@@ -97,7 +97,7 @@ def test_several_items(tmp_path):
         assert list(c) == ["state/w"] and list(c.objects) == ["loader"]
     with pytest.raises(sw.InvalidArgument) as caught:
         ocp.CheckpointManager(tmp_path, item_names=("a", "b")).save(5, args=args.Composite(c=args.JsonSave(1)))
-    assert str(caught.value) == "save: item 'c' is none of item_names, a, b"
+    assert str(caught.value) == "save: found the item 'c', needed is one of item_names, a, b"
 
 
 def test_best_steps_stay(tmp_path):
@@ -123,7 +123,7 @@ def test_words_for_policies(tmp_path):
         assert save_all(m, range(1, 14)) == [1, 3, 6, 9, 12] and m.all_steps() == [1, 6, 12]
     with manager(tmp_path / "b", keep_period=2) as m:  # without max_to_keep all stay
         assert save_all(m, range(3)) == [0, 1, 2] and m.all_steps() == [0, 1, 2]
-    with ocp.CheckpointManager(tmp_path / "c", keep_last=1, save_every=2) as m:  # ours
+    with ocp.CheckpointManager(tmp_path / "c", keep_last=1, save_every=2) as m:  # Shardwise's options
         assert save_all(m, range(5)) == [0, 2, 4] and m.all_steps() == [4]
         m.manager.pin(4, "good")
         assert save_all(m, range(5, 9)) == [6, 8] and m.all_steps() == [4, 8]
@@ -140,7 +140,7 @@ def test_words_for_policies(tmp_path):
         assert str(caught.value) == text
     with pytest.raises(sw.InvalidArgument) as caught:
         manager(tmp_path).save(0, {"w": 1}, metrics={"loss": "small"})
-    assert str(caught.value) == "save: the metric 'loss' is 'small', needed is a number; what is none goes to custom_metadata"
+    assert str(caught.value) == "save: the metric 'loss' is 'small', needed is a number; custom_metadata takes other values"
 
 
 def test_where_these_words_are():
@@ -233,7 +233,7 @@ def test_checkpointers_save_and_restore_a_path(tmp_path, monkeypatch, kind):
     if kind is ocp.PyTreeCheckpointer:
         assert kind().restore(tmp_path / "a", item={"w": jnp.ones(2)})["w"].sum() == 0
     for options in ((checkpointer,), (checkpointer, ocp.CheckpointManagerOptions())):  # of old jobs
-        with pytest.raises(sw.InvalidArgument, match=f"found {kind.__name__} as options, needed are CheckpointManagerOptions; what is saved, save"):
+        with pytest.raises(sw.InvalidArgument, match=f"found {kind.__name__} as options, needed are CheckpointManagerOptions; save"):
             ocp.CheckpointManager(tmp_path / "m", *options)
 
     with pytest.raises(sw.InvalidArgument, match="found strict=False without a target"), kind() as checkpointer:

@@ -1,4 +1,4 @@
-"""Peaks of plans beside those of JAX: gradients that a Python loop over micro-batches adds up."""
+"""Compares peaks of plans with those of JAX: gradients that a Python loop over micro-batches adds up."""
 
 import os
 
@@ -51,7 +51,7 @@ def operations(jaxpr: Any, of: dict[Any, Storage], steps: list[Any]) -> None:
 
 
 def eager_peak(step: Any, *example: Any) -> int:
-    """Bytes that are alive at the fullest operation if each array goes after its last use. Arguments stay."""
+    """Returns the bytes that are alive at the fullest operation if each array goes after its last use. Arguments stay."""
     jaxpr = jax.make_jaxpr(step)(*example).jaxpr
     of = {v: Storage(v.aval) for v in (*jaxpr.invars, *jaxpr.constvars)}
     held, steps = storages(of, of), []

@@ -1,4 +1,4 @@
-"""Each primitive that shardwise.jax.capture knows, beside JAX: on one device, and with operands cut over several."""
+"""Compares each primitive that shardwise.jax.capture knows with JAX: on one device, and with operands cut over several."""
 
 import os
 
@@ -47,7 +47,7 @@ def at_places(combination: str, mode: str | None = None) -> Any:
 
 
 def grad_of(function: Any) -> Any:
-    """Of a sum with weights, by all operands."""
+    """Returns the gradient of a weighted sum by all operands."""
     def weighted(*args: Any) -> Any:
         y = function(*args)
         return (y * jnp.cos(jnp.arange(y.size, dtype=y.dtype)).reshape(y.shape)).sum()
@@ -225,7 +225,7 @@ def test_is_what_jax_computes(name):
 
 
 def test_no_rule_is_without_a_case():
-    """Of the primitives that JAX still has, each is met above."""
+    """The tests above have each primitive that JAX still has."""
     met: set[str] = set()
 
     def walk(jaxpr: Any) -> None:

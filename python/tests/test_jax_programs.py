@@ -83,7 +83,7 @@ def test_inputs_have_paths_kinds_and_types(rng):
 
 
 def test_the_text_is_lean(rng):
-    """No gradient of a weight is transposed into another tensor, nothing is broadcast twice, and only what is needed is there."""
+    """No gradient of a weight is transposed into another tensor, nothing is broadcast twice, and there is no operation that nothing needs."""
     lines = swj.capture(mlp_step, mlp_params(rng), mlp_batches(rng)[0]).text.splitlines()
     made = {line.split()[0]: line.split("(")[0].split()[-1] for line in lines[:-1]}
     used = {operand: line for line in lines for operand in re.findall(r"%\d+", line)[line.startswith("%"):]}
@@ -150,7 +150,7 @@ def test_shardings_of_the_example_and_constraints_are_marks(rng):
     marks = {i.label: i.mark for i in program.inputs}
     assert marks == {"params/hidden/kernel": "-,model", "params/head/kernel": "model,-", "batch/x": "data,-",
                      "params/hidden/bias": None, "params/head/bias": None, "batch/y": None}
-    # What replaces a weight is cut as it is.
+    # An output that replaces a weight is cut as the weight is.
     assert [line.count("marked -,model") for line in program.text.splitlines() if "f32[12, 32]" in line].count(1) == 2
     plan = program.plan({"data": 4, "model": 2})
     assert str(plan.spec("params/hidden/bias")) == "model" and str(plan.spec("batch/y")) == "data"
@@ -178,7 +178,7 @@ def test_a_tensor_may_have_one_mark_after_another():
 
     program = swj.capture(step, S((8, 4), jnp.float32))
     assert [line.split("marked ")[1].split()[0] for line in program.text.splitlines()[:-1]] == ["data,-", "-,model"]
-    assert program.plan("data=4,model=2").traffic  # from the one to the other
+    assert program.plan("data=4,model=2").traffic  # moves the tensor from one cut to the other
 
 
 def test_explicit_axes_and_device_put_are_marks():
@@ -277,7 +277,7 @@ def test_a_program_of_a_file_runs_by_labels(rng, tmp_path):
 
 
 def test_values_are_kept_bit_for_bit(rng):
-    """Of any dtype, in any layout, through devices that hold parts of them."""
+    """Arrays of any dtype and layout pass through devices that hold parts of them."""
     arrays = {d: rng.integers(0, 256, size=(8, 6, 8), dtype=np.uint8).view(d) for d in ("f4", "f2", "i1", "u4", "i2")}
     arrays["bf16"] = np.asarray(jnp.asarray(rng.normal(size=(8, 6)), jnp.bfloat16))
     arrays["bool"] = rng.integers(0, 2, size=(8, 3)).astype(bool)
@@ -304,7 +304,7 @@ def test_keys_are_arguments_and_results():
 
 
 def test_numpy_s_own_types_are_those_of_jax(rng):
-    """Of 32 bits, as long as JAX is not told otherwise."""
+    """They have 32 bits, as JAX's default is."""
     x, ids = rng.normal(size=(8, 3)), rng.integers(0, 8, 4)
     program = swj.capture(lambda x, i, scale: x[i] * scale, x, ids, 2)
     assert [(i.label, i.dtype) for i in program.inputs] == [("x", "f32"), ("i", "i32"), ("scale", "i32")]
@@ -330,7 +330,7 @@ def test_arguments_that_do_not_fit_are_named(rng):
     program.run(params, batch, devices=1)
 
 
-# ---- What no program has.
+# ---- Refusals.
 
 
 def test_all_that_is_not_supported_is_named_at_once():
@@ -434,7 +434,7 @@ def test_kinds_are_told_by_what_comes_back_and_by_patterns():
 
 
 def test_a_parameter_that_a_rule_does_not_know_is_refused(monkeypatch):
-    """As a later JAX may have it."""
+    """A later JAX may have such a primitive."""
     monkeypatch.setitem(_primitives.UNREAD, "argmax", "")
     with pytest.raises(
         sw.Unsupported,

@@ -1,4 +1,4 @@
-"""Random programs of JAX, with their gradients, beside JAX on one and on several devices."""
+"""Compares random programs, with their gradients, with JAX on one and on several devices."""
 
 import os
 
@@ -19,7 +19,7 @@ from jax import lax
 
 import shardwise.jax as swj
 
-# Of two arrays of 8 x 6, continuous: rounding, which differs by devices, changes no element by much.
+# The steps take two arrays of 8 x 6 and are continuous: rounding, which differs by devices, changes no element by much.
 STEPS: list[Any] = [
     lambda x, y: jnp.sin(x) * y,
     lambda x, y: x @ y.T @ x / 8,
@@ -47,7 +47,7 @@ STEPS: list[Any] = [
 
 @pytest.mark.parametrize("seed", range(12))
 def test_random_programs_compute_what_jax_computes(seed):
-    """Of ten steps, each of two of the arrays so far, and with their gradients."""
+    """Makes programs of ten steps, with gradients; each step takes two of the arrays so far."""
     draw = random.Random(seed)
     steps = [(draw.choice(STEPS), draw.random(), draw.random()) for _ in range(10)]
 

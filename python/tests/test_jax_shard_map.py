@@ -1,4 +1,4 @@
-"""shardwise.jax.capture of shard_map: what each device does, with its collectives, as one program."""
+"""Captures shard_map as one program: the work of each device, with its collectives."""
 
 import os
 
@@ -37,7 +37,7 @@ def of_each_kind(x, w):
 
 
 def in_a_ring(q, k):
-    """As ring attention: parts of k go round."""
+    """Rotates parts of k, as ring attention does."""
 
     def turn(held, _):
         total, part = held
@@ -62,7 +62,7 @@ CASES = {
 
 @pytest.mark.parametrize("name", CASES)
 def test_it_computes_what_jax_computes(name):
-    """On its own mesh, on another, and on one device."""
+    """Runs on its own mesh, on another, and on one device."""
     function, args = CASES[name]
     theirs = jax.tree.leaves(jax.jit(function)(*args))
     program = swj.capture(function, *args)

@@ -46,7 +46,7 @@ def tree_of(step: int) -> dict[str, Any]:
 
 
 def target() -> dict[str, Any]:
-    """On other shardings."""
+    """Returns the tree on other shardings."""
     devices = Mesh(np.array(jax.devices())[::-1], ("x",))
     return {"w": jax.ShapeDtypeStruct((48, 600), np.float32, sharding=NamedSharding(devices, P(None, "x"))),
             "all": jax.ShapeDtypeStruct((48, 300), np.float32, sharding=NamedSharding(devices, P("x"))), "numpy": np.zeros(3, np.int64),
@@ -100,7 +100,7 @@ def restored(size: int, folder: pathlib.Path, step: int, tier: str = "fast") -> 
 
 @pytest.fixture(scope="module")
 def saved(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
-    """Two hosts with steps 3 and 4, of which each file is on both; steps 1 and 3 are in the durable root."""
+    """Two hosts with steps 3 and 4, whose files are on both; steps 1 and 3 are in the durable root."""
     folder = tmp_path_factory.mktemp("tiers")
     for listed in run_ranks(saving, 2, free_port(), str(folder)):
         assert listed == ["step-00000003", "step-00000004"]

@@ -1,4 +1,4 @@
-"""Ranks killed at any instant of a save: what is committed stays valid, and the next job goes on.
+"""Kills ranks at any instant of a save: committed steps stay valid, and the next job goes on.
 
 SHARDWISE_ROUNDS says how many kills there are; 200 take some minutes.
 """
@@ -21,11 +21,11 @@ from shardwise._arrays.arrays import Sources
 
 ROUNDS = int(os.environ.get("SHARDWISE_ROUNDS", "3"))
 SIZE = 3
-LATE = 3  # a rank's status that has waited for another one in vain
+LATE = 3  # the status of a rank that has waited for another one in vain
 
 
 def save_on(rank: int, root: str, store: str, first: int, deadline: float) -> None:
-    """Saves steps until it is killed, or another one was."""
+    """Saves steps until this rank or another is killed."""
     g = group.from_files(store, rank, SIZE)
     g.barrier(600, "all are there")
     rows = np.arange(SIZE * 40 * 1000, dtype=np.float64).reshape(SIZE * 40, 1000)
@@ -49,7 +49,7 @@ def test_a_rank_is_killed_in_a_save(tmp_path, seed):
     expected, attempts, deadline = -1, 0, 1
     while attempts < 2:
         with sw.CheckpointManager(root) as m:
-            latest = m.latest()  # raises Corrupt where steps are there and none is valid
+            latest = m.latest()  # raises Corrupt if there are steps and no valid one
             assert (latest.step if latest else -1) >= expected
             first = latest.step + 1 if latest else 0
         ranks = [context.Process(target=save_on, args=(rank, str(root), str(tmp_path / f"store{attempts}-{deadline}"), first,
@@ -80,12 +80,12 @@ def test_a_rank_is_killed_in_a_save(tmp_path, seed):
         found = m.open().load()
         np.testing.assert_array_equal(found["w"][:, 0], np.arange(0, SIZE * 40_000, 1000) + latest.step)
         assert found["step"] == latest.step
-    assert not [name for name in os.listdir(root) if name.startswith(".")]  # a manager removes what the dead left
+    assert not [name for name in os.listdir(root) if name.startswith(".")]  # a manager removes the files of dead ranks
 
 
 PEAK = """
 import sys, numpy as np, shardwise as sw
-def peak():  # not of getrusage(), which begins with that of the process which started this one
+def peak():  # getrusage() begins with the peak of the process that started this one
     return int(next(line for line in open("/proc/self/status") if line.startswith("VmHWM:")).split()[1])
 sw.load(sys.argv[1], "small")
 before = peak()

@@ -1,5 +1,5 @@
-"""The rules of lifetime (python/src/work.h) for every binding: several threads, close() beside use, daemon threads when
-Python ends. Each in a process of its own, whose death is seen."""
+"""The rules of lifetime (python/src/work.h) for every binding: several threads, close() during use, daemon threads when
+Python ends. Each test runs in a process of its own, whose death it notices."""
 
 import os
 import pathlib

@@ -1,4 +1,4 @@
-"""The sockets of tiers: what strangers can hold of a process, and for how long."""
+"""The sockets of tiers: how much of a process strangers can hold, and for how long."""
 
 import contextlib
 import socket

@@ -57,7 +57,7 @@ def test_epoch_gives_the_batches_that_begin_in_it(last_batch):
     parts = [list(loader.epoch()) for _ in range(3)]
     assert [[b.epoch for b in part] for part in parts] == [[e] * len(part) for e, part in enumerate(parts)]
     assert [b.index for part in parts for b in part] == [b.index for b in whole]
-    further = [list(loader.epoch()) for _ in range(4)]  # as a loop goes on, three at a time
+    further = [list(loader.epoch()) for _ in range(4)]  # a loop goes on with three at a time
     at = [b.index for part in further for b in part]
     assert at == list(range(whole[-1].index + 1, at[-1] + 1)) and all(further)
     assert [{b.epoch for b in part} for part in further] == [{3 + i} for i in range(4)]
@@ -385,7 +385,7 @@ def record(i):
         os.kill(os.getpid(), signal.SIGINT)
         stop.wait(600)  # the batch comes after Ctrl-C has been seen, or not at all
     return {"x": np.zeros(4)}
-# A name, so that no record is read beforehand to tell the source by.
+# It has a name, so that no record is read beforehand for the fingerprint.
 source = sw.sources.callback(100, {"x": ("f8", (4,))}, record, name="waits")
 loader = sw.Loader(source, batch_size=10, order="sequential")
 found = []

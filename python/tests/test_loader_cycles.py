@@ -13,7 +13,7 @@ import shardwise as sw
 
 
 class Job:
-    """Holds what calls its methods."""
+    """Holds the object that calls its methods."""
 
     def __init__(self, fails_at=-1):
         self.fails_at = fails_at
@@ -34,7 +34,7 @@ class Job:
 
 
 def collected(make):
-    """Whether what make() returns is freed once nobody else has it. A thread that reads ahead has it during a call."""
+    """Returns whether the result of make() is freed after its last reference. A thread that reads ahead has one during a call."""
     found = weakref.ref(make())
     deadline = time.monotonic() + 60
     while found() is not None and time.monotonic() < deadline:
@@ -120,7 +120,7 @@ def test_what_a_reader_drops_while_the_program_ends_is_freed():
 
 
 def test_no_test_has_a_source_before_and_after_it_runs():
-    """pytest keeps a test's parameters. torch keeps some of pytest beyond Python's end, of which nanobind then tells."""
+    """pytest keeps a test's parameters. torch keeps some of pytest beyond Python's end, and nanobind then warns."""
     gc.collect()
     assert not [found for found in gc.get_objects() if type(found) is sw._core.Records]
 

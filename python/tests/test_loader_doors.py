@@ -1,4 +1,4 @@
-"""What a user's own code gives to the loader: its exceptions, masks, dtypes and weights."""
+"""Gives the loader exceptions, masks, dtypes and weights of a user's own code."""
 
 import collections
 
@@ -38,7 +38,7 @@ ERRORS = [lambda: LookupError("x"), lambda: Odd(1, 2), Unprintable, KeyboardInte
 
 
 def doors(error):
-    """Iterables whose sixth record raises, by every way in which a user's function makes records."""
+    """Returns iterables whose sixth record raises, one for each way that a user's function makes records."""
 
     def stop(_):
         raise error

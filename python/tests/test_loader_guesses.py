@@ -147,7 +147,7 @@ def test_a_dataloader_of_torch_is_a_loader():
 
 
 class Frame:
-    """As pandas' DataFrame, without pandas: a length, and columns by name."""
+    """Stands for pandas' DataFrame: it has a length, and columns by name."""
 
     def __init__(self, columns):
         self._columns = columns
@@ -191,7 +191,7 @@ def test_a_data_frame_is_fields_of_its_columns(frame):
 
 
 class Column:
-    """As a column of polars or Arrow, without these."""
+    """Stands for a column of polars or Arrow."""
 
     name, dtype = "", np.dtype(np.int64)
 
@@ -233,7 +233,7 @@ def test_progress_of_images_is_told_their_number(tmp_path):
 
 
 def pixel(value):
-    """A PNG of one."""
+    """Returns a PNG of one pixel."""
     def chunk(kind, data):
         return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
     return (b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", struct.pack(">IIBBBBB", 1, 1, 8, 0, 0, 0, 0))
@@ -251,7 +251,7 @@ def tar_of(path, members):
 
 @pytest.mark.parametrize("image, label", [("input.png", "cls"), ("png", "class.cls"), ("input.x.png", "target.cls"), ("png", "cls")])
 def test_members_with_names_of_their_own_are_one_sample(tmp_path, image, label):
-    """As WebDataset, whose decoders go by the last ending: "input.png" is an image, by that name."""
+    """As in WebDataset, the last ending chooses the decoder: "input.png" is an image of that name."""
     black, white = pixel(0), pixel(255)
     members = [("1." + image, white), ("1." + label, b"7"), ("2." + label, b"8"), ("2." + image, black)]
     source = tar_of(tmp_path / "t.tar", members)
@@ -330,7 +330,7 @@ def test_first_guesses_of_loaders_and_checkpoints_say_what_to_write(tmp_path):
             call()
         assert "\n" not in str(told.value)
     (tmp_path / "d.csv").write_text("a,b\n1,2\n3,4\n")
-    assert len(sw.sources.of(tmp_path / "d.csv")) == 2  # a path object is as good as its text
+    assert len(sw.sources.of(tmp_path / "d.csv")) == 2  # a path object works as its text does
 
 
 def test_take_of_one_number_is_the_first_records():

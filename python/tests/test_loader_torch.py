@@ -71,7 +71,7 @@ def test_inside_dataloader_workers_every_batch_comes_once_in_order(workers, cont
 
 
 class Epoch(IterableDataset):
-    """Of a loader: one at each iteration."""
+    """Gives one epoch of a loader at each iteration."""
 
     def __init__(self, loader):
         self.loader = loader

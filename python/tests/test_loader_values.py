@@ -1,4 +1,4 @@
-"""What records and callbacks of the user's give to a loader: exceptions, masks and missing values."""
+"""Gives a loader exceptions, masks and missing values of the user's records and callbacks."""
 
 import numpy as np
 import pytest

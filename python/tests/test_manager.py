@@ -199,7 +199,7 @@ print(step, m.steps() == [*range(step), LAST - 1, LAST], bool(sw.verify(m.step(L
 @pytest.mark.parametrize("what", ["m.save(step, {'w': w})", "m.save(step, {'w': w}, progress=lambda done, total: None)",
                                   "m.save_async(step, {'w': w})"])
 def test_a_handler_of_a_signal_may_save(tmp_path, what):
-    """As for SIGTERM of a preempted job, which arrives in a save."""
+    """The signal arrives in a save, as SIGTERM of a preempted job does."""
     child = subprocess.Popen([sys.executable, "-c", HANDLER % what, str(tmp_path)], env=ENVIRONMENT, text=True,
                              stdout=subprocess.PIPE, stderr=subprocess.PIPE)
     try:
@@ -405,7 +405,7 @@ def test_progress_that_raises_after_the_commit_is_too_late(tmp_path, rng):
 
 
 def damage(path):
-    """Of its tensor, not of what says where that is."""
+    """Damages the tensor, not its description."""
     file = path / "shards-00000-of-00001.h5"
     data = bytearray(file.read_bytes())
     data[4096] ^= 1
@@ -433,7 +433,7 @@ def test_a_restart_goes_back_past_damaged_bytes_and_says_so(tmp_path):
         damage(tmp_path / "step-00000001")
         with pytest.raises(sw.Corrupt, match="none of 4 is whole; step-00000003: .*step-00000000: "):
             m.restore_latest(restore)
-        with pytest.raises(ZeroDivisionError):  # what is no damage is the caller's to hear
+        with pytest.raises(ZeroDivisionError):  # an error that is no damage comes to the caller
             m.restore_latest(lambda checkpoint: 1 / 0)
 
 
@@ -528,7 +528,7 @@ def test_a_save_takes_the_place_of_the_one_that_waits(tmp_path):
         second = m.save_async(2, {"w": w})
         with pytest.raises(sw.AlreadyExists):
             m.save_async(9, {"w": w})
-        assert not second.done()  # what cannot be saved replaces nothing
+        assert not second.done()  # a value that cannot be saved replaces no waiting save
         w += 1
         third = m.save_async(3, {"w": w})
         assert second.done() and second.result().skipped and second.result().path == ""

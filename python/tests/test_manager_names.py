@@ -1,4 +1,4 @@
-"""One name for one thing on the managers of sw, swt and swj, and what the names of others are told."""
+"""The managers of sw, swt and swj have one name for each thing, and answer the names of other libraries."""
 
 import logging
 import os

@@ -35,7 +35,7 @@ def tree():
 
 
 def test_under_orbaxs_manager(tmp_path):
-    state = {**tree(), "text": "é", "empty": jnp.zeros((0, 2))}  # these two are what Orbax refuses
+    state = {**tree(), "text": "é", "empty": jnp.zeros((0, 2))}  # Orbax refuses these two
     with ocp.CheckpointManager(tmp_path, options=ocp.CheckpointManagerOptions(max_to_keep=2)) as m:
         step = jax.jit(lambda w: w + 1, donate_argnums=0)
         for i in range(4):
@@ -97,7 +97,7 @@ def test_import(tmp_path, monkeypatch, group_bytes):
         assert (got["i"], got["f"], got["n"]) == (3, 2.5, None) and got["l"][1][0].tolist() == [0]
         assert got["opt"][0]["mu"]["a"].tolist() == [0, 0, 0] and got["opt"][0]["count"] == 0
     assert swj.load(tmp_path / "out" / "pytree")["text"] == "é"
-    # What Orbax forgot of the tree, a target knows.
+    # A target knows the parts of the tree that Orbax forgot.
     target = {**tree(), "i": 0, "f": 0.0}
     assert jax.tree.structure(swj.load(tmp_path / "out" / "standard", target)) == jax.tree.structure(target)
     with sw.open(tmp_path / "out" / "m-7") as c:

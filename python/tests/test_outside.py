@@ -19,7 +19,7 @@ SECRET = 77.0
 
 
 def spellings(rng, outside, folder):
-    """Ways to say a path outside, from a folder."""
+    """Returns spellings of a path outside a folder."""
     relative = os.path.relpath(outside, folder)
     absolute = str(outside)
     detours = "".join(rng.choice(("./", "x/../", "")) for _ in range(3))
@@ -28,7 +28,7 @@ def spellings(rng, outside, folder):
 
 @pytest.fixture(scope="module")
 def orbax(tmp_path_factory):
-    """A checkpoint whose arrays are files, and one beside it that it must not reach."""
+    """Makes a checkpoint whose arrays are files, and a second one that it must not reach."""
     ocp = pytest.importorskip("orbax.checkpoint", reason="needs orbax.checkpoint, which this environment has not")
     root = tmp_path_factory.mktemp("orbax")
     for name, value in (("good", 1.0), ("outside", SECRET)):
@@ -147,7 +147,7 @@ def test_indexes_stay_in_the_folder(tmp_path, seed, suffix):
 
 
 def test_links_of_a_cache_of_hugging_face_are_read(tmp_path):
-    """The user's own cache is made of links, which are no words of a file."""
+    """The user's own cache consists of links, which no file has named."""
     sw.save(tmp_path / "c", {"w": np.arange(3.0)})
     snapshot = tmp_path / "models--x" / "snapshots" / "0"
     snapshot.mkdir(parents=True)

@@ -1,4 +1,4 @@
-"""Peaks of plans beside those of torch: gradients that micro-batches add up, returned or given to an optimizer."""
+"""Compares peaks of plans with those of torch: gradients that micro-batches add up, returned or given to an optimizer."""
 
 import weakref
 from typing import Any
@@ -59,7 +59,7 @@ def normed() -> Any:
 
 
 def step_of(model: Any, count: int, adds: str) -> tuple[Any, list[Any]]:
-    """The step, and what it holds besides its argument."""
+    """Returns the step, and the tensors that it holds besides its argument."""
     parameters = list(model.parameters())
     optimizers = {"sgd": torch.optim.SGD, "adamw": torch.optim.AdamW}
     optimizer = optimizers[adds](parameters, lr=0.1) if adds in optimizers else None

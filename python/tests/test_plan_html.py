@@ -1,4 +1,4 @@
-"""A plan as a page, as JSON, and as a notebook shows it."""
+"""Writes a plan as a page, as JSON, and for a notebook."""
 
 import json
 import pathlib
@@ -96,7 +96,7 @@ def test_a_notebook_shows_a_table_and_a_picture(program):
     wanted = {kind: bytes_text(count) for kind, count in plan.bytes_by_kind.items()}
     assert wanted.items() <= cells.items() and cells["needed on the fullest device"] == bytes_text(plan.peak_bytes)
     assert cells["sent by each device"] == bytes_text(sum(plan.wire_bytes.values()))
-    # The picture ends gaps below the line of what is needed, at the peak.
+    # The picture ends below the line of the peak's bytes, by the gaps.
     tops = [float(top) for one in tree.iter("path") for top in re.findall(r"V([0-9.]+)", one.get("d"))]
     height = 150 - 14
     assert min(tops) == pytest.approx(14 + plan.bytes_by_kind.get("gaps", 0) / plan.peak_bytes * height, abs=0.06)

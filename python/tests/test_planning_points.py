@@ -1,5 +1,4 @@
-"""bench/planning: the tables of docs/how_sure.md, of plans beside published measurements, are what points.py
-makes."""
+"""bench/planning: points.py makes the tables of docs/how_sure.md, which compare plans with published measurements."""
 
 import importlib
 import pathlib

@@ -1,11 +1,11 @@
-"""Programs that are compared: other meshes, other marks, a smaller batch; and why a tensor is cut as it is."""
+"""Compares programs on other meshes, with other marks, with a smaller batch; and explains the cut of a tensor."""
 
 import numpy as np
 import pytest
 
 import shardwise as sw
 
-# Two layers and a step of gradient descent, as a tracer records it.
+# A tracer records two layers and a step of gradient descent so.
 TEXT = """\
 %0 = input() "x" : f32[4096, 256] marked data,- kind=loader
 %1 = input() "w1" : f32[256, 1024] marked -,model kind=parameter
@@ -151,7 +151,7 @@ def llama(layers):
     return swt.capture(step, tokens)
 
 
-# As Megatron has it.
+# These are Megatron's marks.
 TENSOR = {"tokens": "data,-", **{f"*{name}.weight": "model,-" for name in ("q_proj", "k_proj", "v_proj", "gate_proj", "up_proj",
                                                                          "embed_tokens", "lm_head")},
           **{f"*{name}.weight": "-,model" for name in ("o_proj", "down_proj")}}
@@ -159,7 +159,7 @@ TENSOR = {"tokens": "data,-", **{f"*{name}.weight": "model,-" for name in ("q_pr
 
 def test_a_search_of_a_captured_llama_is_no_worse_than_megatron():
     program = llama(2).mark(TENSOR)
-    mesh = "model=2,data=4"  # in the order in which the program names them
+    mesh = "model=2,data=4"  # the program names them in this order
     marked = next(one for one in program.meshes(8, machine=MACHINE) if one.mesh == mesh)
     found = program.search(mesh, MACHINE)
     assert found.hand_made["as marked"] == marked.cost and found.cost.seconds <= marked.cost.seconds
@@ -191,7 +191,7 @@ def test_a_captured_llama_says_why_and_what_would_fit():
 
 @pytest.mark.parametrize("name, mesh", [("moe", "expert=4"), ("resnet", "data=8"), ("stacked_gpt", "model=4")])
 def test_a_search_is_no_worse_than_the_plan_that_people_write(name, mesh):
-    """Into the memory that the hand-made plan needs, without being told of it."""
+    """It fits the memory that the hand-made plan needs, without knowing that plan."""
     pytest.importorskip("jax", reason="needs jax, which this environment has not")
     import jax_steps
     import shardwise.jax as swj

@@ -88,7 +88,7 @@ def test_nothing_is_told_where_nobody_looks_or_wants_it(terminal, monkeypatch, c
     nowhere = io.StringIO()
     monkeypatch.setattr(_progress, "sys", types.SimpleNamespace(stderr=nowhere))
     capture(lambda: None)
-    monkeypatch.setattr(_progress, "sys", types.SimpleNamespace(stderr=None))  # of pythonw, and of a daemon
+    monkeypatch.setattr(_progress, "sys", types.SimpleNamespace(stderr=None))  # pythonw and daemons have none
     capture(lambda: None)
     terminal.stream.write("end")
     terminal.stream.flush()
@@ -107,7 +107,7 @@ def test_a_capture_that_fails_clears_its_line(terminal):
 
 
 def test_operations_are_counted_by_stage_for_the_innermost_work(terminal):
-    count_operation("traced")  # of no work
+    count_operation("traced")  # counts for no work
     with WorkLine("outer"):
         for _ in range(1234):
             count_operation("written")

@@ -1,4 +1,4 @@
-"""What a notebook shows of the package's objects."""
+"""Shows the package's objects as a notebook does."""
 
 import threading
 

@@ -14,7 +14,7 @@ BOUND = {kind for kind in vars(_core).values() if hasattr(kind, "__match_args__"
 
 
 def parts_of(value):
-    """A value, and all that it holds."""
+    """Yields a value, and all values in it."""
     if isinstance(value, dict):
         value = [*value.values()]
     if isinstance(value, (list, tuple)):

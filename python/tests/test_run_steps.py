@@ -50,7 +50,7 @@ def test_a_job_that_restores_an_older_step_goes_back_among_its_own(tmp_path, cap
     with face.CheckpointManager(tmp_path, keep_last=2) as m:
         save(m, (10, 20, 30, 40))
         assert m.restore(30).step == 30
-        m.save(40, {"w": np.full(3, 41)}, existing="replace", metrics={"late": 1.0})  # which is no way back
+        m.save(40, {"w": np.full(3, 41)}, existing="replace", metrics={"late": 1.0})  # it does not go back
         assert aside(m) == []
         save(m, (31, 32, 33))
         assert m.steps() == [32, 33, 40] and m.latest_step() == 33
@@ -66,7 +66,7 @@ def test_a_step_in_the_place_of_one_set_aside_is_a_way_back(tmp_path, door, exis
     face = sw if door == "numpy" else pytest.importorskip(f"shardwise.{door}")
     with face.CheckpointManager(tmp_path) as m:
         save(m, (10, 20, 30, 40))
-        for first in (15, 20):  # of which 20 is set aside by then
+        for first in (15, 20):  # 20 is set aside by then
             assert m.restore(10).step == 10
             save(m, (first, 40), existing=existing)
         save(m, [25], existing=existing)

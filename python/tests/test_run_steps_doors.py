@@ -1,4 +1,4 @@
-"""A run that goes back, through the doors of Orbax's words and of tiers: what stays, which is the latest, what is heard."""
+"""Runs that go back, by Orbax's calls and with tiers: the steps that stay, the latest one, and the warnings."""
 
 import logging
 import os
@@ -30,7 +30,7 @@ def state(step: int, rank: int) -> dict[str, Any]:
 
 
 def train(rank: int, size: int, port: int, folder: str, steps: list[int], host: str, copies: int, keep_fast: int) -> Any:
-    """What a restart would take; the names that this rank's fast root has then; what was heard."""
+    """Returns the step that a restart would take, the names in this rank's fast root then, and the warnings."""
     torch.distributed.init_process_group("gloo", rank=rank, world_size=size, init_method=f"tcp://127.0.0.1:{port}")
     heard, fast, durable = Heard(), f"{folder}/{host.format(rank)}", f"{folder}/durable"
     with swt.TieredManager(fast, durable, copies=copies, processes_per_host=1, drain_every=2, keep_fast=keep_fast, threads=1,
@@ -100,7 +100,7 @@ def test_orbax_words_tell_once_of_steps_that_are_not_saved(tmp_path: pathlib.Pat
     pytest.importorskip("jax", reason="needs jax, which this environment has not")
     import shardwise.jax.ocp as ocp
 
-    caplog.set_level(logging.WARNING, logger="shardwise")  # saves are told of, too, if a test before has asked for that
+    caplog.set_level(logging.WARNING, logger="shardwise")  # saves are logged, too, if a test before has asked for that
 
     def manager() -> Any:
         return ocp.CheckpointManager(tmp_path, ocp.CheckpointManagerOptions(max_to_keep=2))

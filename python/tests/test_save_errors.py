@@ -1,4 +1,4 @@
-"""on_save_error of the managers: a save that fails as the disk does is no end of the job, on all ranks."""
+"""on_save_error of the managers: a save that fails with the disk does not end the job, on any rank."""
 
 import contextlib
 import logging
@@ -143,7 +143,7 @@ def begin_torch(rank, size, port):
 
 
 def with_a_full_disk(rank, size, port, root):
-    """The disk of each rank by turns."""
+    """The disk of each rank fails by turns."""
     import torch
     from torch.distributed.tensor import DTensor, Shard
 

@@ -1,4 +1,4 @@
-"""The other names of PyTorch/XLA SPMD: the examples of its API reference, manual regions, loaders, pictures, and what is refused."""
+"""Tests the other names of PyTorch/XLA SPMD: the examples of its API reference, manual regions, loaders, pictures, and refusals."""
 
 import collections
 import copy
@@ -247,7 +247,7 @@ def test_types_and_shards():
     (lambda x: spmd.mark_sharding(x, mesh(), (-1, None)), "found -1, needed None or an axis"),
     (lambda x: spmd.mark_sharding(x, spmd.Mesh([0, 1], (2,)), (0, None)), "found a mesh of 2 devices, needed all 8"),
     (lambda x: spmd.mark_sharding(x.cpu(), mesh(), (0, None)), "found a tensor on cpu, needed one of the device"),
-    (lambda x: spmd.mark_sharding(spmd.mark_sharding(x, mesh(), (0, None)), mesh(), (1, None)), "clear_sharding.. takes it away"),
+    (lambda x: spmd.mark_sharding(spmd.mark_sharding(x, mesh(), (0, None)), mesh(), (1, None)), "clear_sharding.. removes it"),
     (lambda x: mesh(4, 4), "found 8 devices for the shape"),
     (lambda x: spmd.Mesh([0, 0], (2,)), "needed 0 to 1, once each"),
     (lambda x: mesh(4, 2, names=("a", "a")), "needed 2 different ones"),

@@ -28,7 +28,7 @@ def all_devices():
 
 
 def on_devices(mesh, parts, collective):
-    """What each device has after it, by id: parts[id] is what it has before."""
+    """Returns each device's part after it, by id: parts[id] is the part before."""
     rank = len(mesh.mesh_shape)
     axes = tuple(range(rank))
     stacked = np.stack([parts[device] for device in mesh.device_ids]).reshape(-1, *parts[0].shape[1:])
@@ -83,7 +83,7 @@ def test_all_of_bits_and_a_list_in_place():
     both = on_devices(mesh, parts, lambda x: spmd.all_reduce(spmd.REDUCE_AND, x))
     either = on_devices(mesh, parts, lambda x: spmd.all_reduce(spmd.REDUCE_OR, [x])[0])
     assert both[3].tolist() == [[0, 1, 0]] and either[4].tolist() == [[1, 1, 0]]
-    # What torch_xla 2.9 gave for the names that work there.
+    # torch_xla 2.9 gave these for the names that work there.
     x = torch.arange(32.0).reshape(8, 4).to(spmd.xla_device())
     mesh = spmd.Mesh(np.arange(8), (4, 2), ("data", "model"))
     part = spmd.enable_manual_sharding(x, ("data", "model"), mesh=mesh)
@@ -231,7 +231,7 @@ def test_values_shards_and_marks_as_users_look_at_them():
         x.load_local_shards_(shards)
     empty = torch.full((8,), torch.nan).to(spmd.xla_device())
     spmd.mark_sharding(empty, mesh, (None,))
-    empty.load_local_shards_(empty.local_shards)  # NaN is as NaN
+    empty.load_local_shards_(empty.local_shards)  # NaN equals NaN here
     assert x.sum().item() == 992.0
     w = torch.ones(8, 4, requires_grad=True, device=spmd.xla_device())
     made = spmd.mark_sharding_with_gradients(w, mesh, ("data", "model"))
@@ -262,7 +262,7 @@ def test_processes_steps_files_and_what_there_is_not():
     assert printed.getvalue() == "loss 1\n"
     file.seek(0)
     assert torch.load(file)["a"][0].device.type == "cpu"
-    for name, told in (("launch", r"launch: found a function that emulated devices have not, needed fn\(0, \*args\)"),
+    for name, told in (("launch", r"launch: found a function that emulated devices lack, needed fn\(0, \*args\)"),
                        ("xla_distribute_tensor", "needed mark_sharding"), ("get_memory_info", "peak_bytes")):
         with pytest.raises(sw.Unsupported, match=told):
             getattr(spmd, name)(1)

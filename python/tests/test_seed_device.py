@@ -137,7 +137,7 @@ def test_a_module_goes_there_and_back():
 
 
 def test_state_is_saved(tmp_path):
-    """By torch, as on the CPU; by us, whatever its device."""
+    """torch saves it as on the CPU; Shardwise does on any device."""
     module = nn.Linear(4, 3).to(DEVICE)
     optimizer = torch.optim.AdamW(module.parameters())
     module(torch.ones(2, 4).to(DEVICE)).sum().backward()
@@ -156,7 +156,7 @@ def test_state_is_saved(tmp_path):
 
 
 def learns(make, inputs, loss_of, optimizer, steps=3, marks=(), after=lambda module: None):
-    """As on the CPU: losses and weights. Gives the module on the device."""
+    """Trains as on the CPU: losses and weights are equal. Returns the module on the device."""
     torch.manual_seed(1)
     plain = make()
     module = copy.deepcopy(plain).to(DEVICE)
@@ -224,7 +224,7 @@ def test_recurrent_networks_learn():
 
 
 def hugging_face(name):
-    """The model, in a tiny size, and its batch."""
+    """Returns the model in a tiny size, and its batch."""
     transformers = pytest.importorskip("transformers", reason="needs transformers, which this environment has not")
     sizes = dict(hidden_size=16, num_hidden_layers=2, num_attention_heads=2, intermediate_size=32)
     words = dict(vocab_size=50, max_position_embeddings=32)

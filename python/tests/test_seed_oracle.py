@@ -1,4 +1,4 @@
-"""shardwise.torch.spmd beside PyTorch/XLA itself: the same programs, the same losses and values, the same shardings of all they note.
+"""Compares shardwise.torch.spmd with PyTorch/XLA: the same programs, losses and values, and shardings of all tensors they note.
 seed_programs.py has the programs and says how seed_expected.json was made."""
 
 import json
@@ -13,7 +13,7 @@ from seed_programs import PROGRAMS, noting, with_our_imports
 import shardwise.torch.spmd as spmd
 
 EXPECTED = json.loads((pathlib.Path(__file__).parent / "seed_expected.json").read_text())
-# What nobody marks, if its neighbours ask for different cuts: XLA cuts the update of GPT's norms as the next layer's weight, we as the sum
+# A tensor without a mark, whose neighbours ask for different cuts: XLA cuts the update of GPT's norms as the next layer's weight, we as the sum
 # over the batch comes; XLA gathers the features of all images, which we leave cut.
 FREE = {"gpt": ("norm.weight", "norm1.weight", "norm2.weight", "norm.bias", "norm1.bias", "norm2.bias"), "images": ("features",)}
 # XLA divides by the number of elements in it, torch and we by one less.

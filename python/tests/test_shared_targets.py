@@ -15,7 +15,7 @@ import shardwise.torch as swt  # noqa: E402
 
 
 def _view(rng, buffer):
-    """Of any strides, negative and 0 too, within a buffer of bytes."""
+    """Returns an array of any strides, negative and 0 too, within a buffer of bytes."""
     dtype = np.dtype(rng.choice(["u1", "<i2", "<f4"]))
     while True:
         shape = tuple(map(int, rng.integers(1, 5, rng.integers(0, 4))))

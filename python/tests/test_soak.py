@@ -29,7 +29,7 @@ def use_of_process(root: pathlib.Path) -> Use:
 
 
 def uses_of(manager: Any, root: pathlib.Path, states: Iterator[Any], saves: int) -> list[Use]:
-    """After each save of a manager."""
+    """Measures after each save of a manager."""
     uses = []
     with manager:
         for step in range(1, saves + 1):

@@ -1,4 +1,4 @@
-"""Sources of files, by their functions and by text: the same records, whatever the names of the files."""
+"""Opens sources of files by functions and by text: the records are the same for any names of the files."""
 
 import json
 import pickle
@@ -14,7 +14,7 @@ from shardwise import sources
 
 
 def png(pixels):
-    """uint8 [height, width, 3] as a file."""
+    """Writes uint8 [height, width, 3] as a file."""
 
     def chunk(kind, data):
         return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
@@ -26,7 +26,7 @@ def png(pixels):
 
 
 def same(source, records):
-    """Whether these are its records; and those of what is sent to another process."""
+    """Checks the records of a source, and of its copy as another process gets it."""
     for of in (source, pickle.loads(pickle.dumps(source))):
         assert len(of) == len(records)
         for i, record in enumerate(records):

@@ -1,4 +1,4 @@
-"""Peaks of plans of shardwise.torch.spmd beside torch's: gradients of micro-batches add up on 8 devices.
+"""Compares peaks of plans of shardwise.torch.spmd with torch's: gradients of micro-batches add up on 8 devices.
 
 Eager is a loop that is written for one of the devices. `data`: it has all parameters and an eighth of the
 rows, and an all-reduce is in place. `fsdp`: it has an eighth of each parameter, too, gathers a weight for
@@ -90,7 +90,7 @@ def mark(model: Any, cut: str, mesh: Any) -> None:
 
 
 def step_of(model: Any, adds: str) -> tuple[Any, list[Any]]:
-    """The step, and what it holds besides its argument once it has been made."""
+    """Returns the step, and the tensors that it holds besides its argument once it has been made."""
     parameters = list(model.parameters())
     optimizers = {"sgd": torch.optim.SGD, "adamw": torch.optim.AdamW}
     optimizer = optimizers[adds](parameters, lr=0.1) if adds in optimizers else None

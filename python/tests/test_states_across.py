@@ -1,4 +1,4 @@
-"""The state of an object is read by either face, if the other has saved the object, or its state as a subtree."""
+"""numpy, torch and JAX read the state of an object that another has saved, as the object or as a subtree."""
 
 import itertools
 
@@ -81,7 +81,7 @@ def test_none_is_filled_by_either(tmp_path, writes):
 
 
 def test_nested_trees_of_arrays(tmp_path):
-    """The same places, though the names of the faces differ."""
+    """The places are the same, though the names of the frameworks differ."""
     swt.save(tmp_path / "t", {"a": {"b": [torch.ones(2), torch.zeros(2)]}, "n": 3})
     found = swj.load(tmp_path / "t", {"a": {"b": [jnp.zeros(2), jnp.ones(2)]}, "n": 0})
     assert found["n"] == 3 and [list(map(float, x)) for x in found["a"]["b"]] == [[1, 1], [0, 0]]

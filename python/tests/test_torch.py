@@ -1,4 +1,4 @@
-"""torch's face: DCP storage, plain save and load, on one process and on several."""
+"""Saves and loads with torch: DCP storage, plain save and load, on one process and on several."""
 
 import os
 import pickle
@@ -165,7 +165,7 @@ def test_every_misfit_is_in_one_error(tmp_path):
 
 PEAK = """
 import sys, torch, shardwise.torch as swt
-def peak():  # not of getrusage(), which begins with that of the process which started this one
+def peak():  # getrusage() begins with the peak of the process that started this one
     return int(next(line for line in open("/proc/self/status") if line.startswith("VmHWM:")).split()[1])
 state = {f"w{i}": torch.full((16, 1 << 20), -1.0).t() for i in range(8)}
 swt.load(sys.argv[1], {"small": torch.zeros(3, 2).t()}, strict=False)
@@ -256,7 +256,7 @@ def save_layouts(rank: int, size: int, port: int, folder: str) -> None:
 
 
 def wrong_parts(rank: int, size: int) -> list[tuple[dict[str, Any], str]]:
-    """States of which rank 1 gives a part wrongly, and the error of all ranks."""
+    """States whose part of rank 1 is wrong, and the error of all ranks."""
     from torch.distributed.device_mesh import init_device_mesh
     from torch.distributed.tensor import DTensor, Shard
 

@@ -13,7 +13,7 @@ from shardwise.torch.accelerate import register
 
 
 def prepared():
-    """An accelerator with two models, one of which has been trained for a step with its optimizer."""
+    """Makes an accelerator with two models, and trains one for a step with its optimizer."""
     accelerator = accelerate.Accelerator(cpu=True)
     register(accelerator)
     torch.manual_seed(2)
@@ -36,7 +36,7 @@ def round_trip(folder):
     accelerator, first, second, optimizer = prepared()
     step(accelerator, first, second, optimizer)
     accelerator.save_state(folder)
-    accelerator.save_state(folder)  # replaces it, as accelerate's own files
+    accelerator.save_state(folder)  # replaces the checkpoint, as accelerate replaces its own files
     saved = values(first, second)
     step(accelerator, first, second, optimizer)
     expected = values(first, second)

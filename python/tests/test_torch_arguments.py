@@ -1,4 +1,4 @@
-"""Arguments of a captured step: tensors, and never what holds the weights."""
+"""Arguments of a captured step are tensors, and never objects that hold the weights."""
 
 from __future__ import annotations
 

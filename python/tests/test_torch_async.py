@@ -1,4 +1,4 @@
-"""save_async of torch: what it saves, what it tells at once, and the memory of its copies."""
+"""Tests save_async of torch: the saved values, the errors that it raises at once, and the memory of its copies."""
 
 import os
 import threading
@@ -17,7 +17,7 @@ from shardwise.torch import _staging  # noqa: E402
 
 
 class Gate(sw.group.Group):
-    """One process, whose saves get no further than their caller until it is opened."""
+    """A group of one process whose saves wait until it is opened."""
 
     all: list["Gate"] = []
 
@@ -32,16 +32,16 @@ class Gate(sw.group.Group):
 
 @pytest.fixture(autouse=True)
 def nothing_kept():
-    _staging._kept.take()
+    _staging._pool.take()
     yield
     while Gate.all:
-        Gate.all.pop().is_open.set()  # of a test that has failed
-    _staging._kept.take()
+        Gate.all.pop().is_open.set()  # a failed test has left it
+    _staging._pool.take()
 
 
 def kept() -> dict[int, list[int]]:
-    """Addresses of the memory that the last save has left, by size."""
-    return {size: sorted(piece.data_ptr() for piece in pieces) for size, pieces in _staging._kept._memory.items()}
+    """Returns the addresses of the memory that the last save has left, by size."""
+    return {size: sorted(piece.data_ptr() for piece in pieces) for size, pieces in _staging._pool._memory.items()}
 
 
 def test_values_are_those_of_the_call(tmp_path):
@@ -121,7 +121,7 @@ def test_copies_lie_as_clones_do():
 
 def test_old_copies_make_room_for_new_ones():
     for size in (100, 200, 300, 300):
-        _staging._kept._memory.setdefault(size, []).append(torch.empty(size, dtype=torch.uint8))
+        _staging._pool._memory.setdefault(size, []).append(torch.empty(size, dtype=torch.uint8))
 
     def left(staging: Any) -> dict[int, int]:
         return {size: len(pieces) for size, pieces in staging._free.items() if pieces}

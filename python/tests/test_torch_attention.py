@@ -59,7 +59,7 @@ def captured(layers, length, dropout=0.0, again=None):
 
 
 def growth(length, dropout=0.0):
-    """Bytes at the peak for one layer more, by kind."""
+    """Returns the bytes at the peak for one layer more, by kind."""
     one, two = (captured(layers, length, dropout).plan("data=1").bytes_by_kind for layers in (1, 2))
     return {kind: two[kind] - one[kind] for kind in two if kind != "gaps"}
 
@@ -68,16 +68,16 @@ def growth(length, dropout=0.0):
 def test_a_layer_keeps_nothing_of_the_length_squared(dropout):
     length = 256
     found = growth(length, dropout)
-    # q, k, v and the result; what the MLP's two products give and take; of each norm its input, without the mean, and that
-    # normalized; two numbers a row of each norm.
+    # Kept are q, k, v and the result; inputs and outputs of the MLP's two products; the centred and the normalized input of
+    # each norm, and two numbers for each of its rows.
     kept = BATCH * length * (WIDTH * (4 + 8 + 4) + 4) * FLOAT
     assert (found["activation"], found["gradient"]) == (kept, 0)
-    assert kept < BATCH * HEADS * length * length * FLOAT  # of the scores alone
+    assert kept < BATCH * HEADS * length * length * FLOAT  # the bytes of the scores
     assert growth(2 * length, dropout)["activation"] == 2 * kept
 
 
 def test_scores_of_one_layer_are_there_at_a_time():
-    """With their gradient: two tensors. A kernel has none."""
+    """Scores and their gradient are two tensors. A kernel has none."""
     length = 256
     program = captured(2, length)
     largest = program.plan("data=1", attention="written").to_json()["memory"]["largest"]

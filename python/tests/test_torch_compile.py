@@ -1,4 +1,4 @@
-"""torch.compile(.., backend="shardwise"): what torch compiles runs as programs on emulated devices."""
+"""torch.compile(.., backend="shardwise"): compiled functions run as programs on emulated devices."""
 
 import copy
 

@@ -1,4 +1,4 @@
-"""Complex numbers in programs of torch: pairs of real tensors, as rotary embeddings need them."""
+"""Complex numbers in programs of torch are pairs of real tensors, as rotary embeddings need them."""
 
 import pytest
 
@@ -29,7 +29,7 @@ CASES = {
                                z[torch.tensor([2, 0])], z.permute(1, 0).flip(0), z.repeat(2, 1), z.sum(1), z.mean(0), z.clone()],
     "made": lambda z, w, x: [z + torch.ones_like(z), z * torch.zeros(4, 6, dtype=torch.complex64), x.to(torch.complex64) * w, z.to(torch.complex128),
                              torch.where(x > 0, z, w), z * Z],
-    "beside real numbers": lambda z, w, x: [torch.where(x > 0, z, x), torch.cat([z, x]), torch.stack([x, w]), nn.functional.pad(z, (1, 2), value=3.0),
+    "with real numbers": lambda z, w, x: [torch.where(x > 0, z, x), torch.cat([z, x]), torch.stack([x, w]), nn.functional.pad(z, (1, 2), value=3.0),
                                             x.sum(0, dtype=torch.complex64), torch.add(z, w, alpha=2j), filled(z, x), filled(x, z)],
     "as they are": lambda z, w, x: [z, w.detach(), x],
     "functions": lambda z, w, x: [torch.exp(1j * x), torch.exp(z), torch.log(z), torch.sqrt(z), torch.sin(z), torch.cos(z), torch.tanh(z * 60), torch.sinh(z), torch.cosh(z),

@@ -13,7 +13,7 @@ TIMES, COUNT, CLASSES, LABELS = 9, 8, 4, 4
 
 
 def example(blank, seed):
-    """Labels that repeat, targets of no length, and some for which there is not enough time."""
+    """Returns labels that repeat, targets of no length, and targets too long for their inputs."""
     generator = torch.Generator().manual_seed(seed)
     targets = (blank + torch.randint(1, 3, (COUNT, LABELS), generator=generator)) % CLASSES
     lengths, target_lengths = (torch.randint(low, high, (COUNT,), generator=generator) for low, high in ((0, TIMES + 1), (0, LABELS + 1)))

@@ -1,4 +1,4 @@
-"""What torch.distributed.checkpoint loses without a word, with our storage: errors."""
+"""Values that torch.distributed.checkpoint silently loses are errors with Shardwise's storage."""
 
 import os
 import warnings
@@ -17,7 +17,7 @@ import shardwise.torch as swt  # noqa: E402
 
 
 def message(call: Any) -> str:
-    """Of what it raises, DCP's own exception, which is no Exception; "" where it raises nothing."""
+    """Returns the text of DCP's own exception, which is no Exception; "" if it raises nothing."""
     try:
         call()
     except BaseException as error:  # noqa: BLE001

@@ -82,7 +82,7 @@ def test_fsdp1_is_refused():
 
 
 def trained(folder, stop=None):
-    """Losses by step, whole values when the training began and at its end, and the steps in the folder."""
+    """Returns losses by step, whole values at the begin and end of the training, and the steps in the folder."""
     transformers = pytest.importorskip("transformers", reason="needs transformers, which this environment has not")
     from shardwise.torch.transformers import CheckpointCallback
 

@@ -1,4 +1,4 @@
-"""What load() gives an object's own load_state_dict(): what was stored, in its stored shape, as torch gives it."""
+"""load() gives an object's own load_state_dict() the stored values in their stored shapes, as torch does."""
 
 import numpy as np
 import pytest
@@ -76,7 +76,7 @@ def test_tensors_that_are_filled_in_place_must_match(tmp_path):
 
 
 class Metric(torch.nn.Module):
-    """Lists of tensors by hooks, as torchmetrics has them."""
+    """Saves lists of tensors by hooks, as torchmetrics does."""
 
     def __init__(self, values):
         super().__init__()

@@ -91,7 +91,7 @@ SAVES = [
                                                        *(("save_async", *one) for one in SAVES), ("load_state_dict", "map_location", "device=")])
 def test_options_of_others_say_what_to_write(path, call, option, words):
     function = getattr(swt, call)
-    # As DCP is called, too: the state first, and the path by its name.
+    # DCP is called so, too: the state first, and the path by its name.
     for arguments in ((path, {"w": torch.ones(3)}), ({"w": torch.ones(3)},), (path,)):
         with pytest.raises(TypeError, match=f"^{call}: found the unknown option '{option}', ") as told:
             function(*arguments, **{option: None})

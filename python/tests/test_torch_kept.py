@@ -1,4 +1,4 @@
-"""What a captured step keeps from one call to the next: state of modules and optimizers. A change of anything
+"""A captured step keeps the state of modules and optimizers from one call to the next. A change of anything
 else is one clear error."""
 
 import collections
@@ -17,7 +17,7 @@ from test_torch_programs import batch, marked, mlp
 
 
 def learner(extra):
-    """A step, and a function that gives all that it changes. `extra(model)` gives what the step does at its end, and what that keeps."""
+    """Returns a step, and a function that gives all that it changes. `extra(model)` gives the last action of the step, and its state."""
     model = mlp()
     ends, kept = extra(model)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
@@ -33,7 +33,7 @@ def learner(extra):
 
 
 def learn_alike(make, calls=0):
-    """Runs on one device and on eight are the steps of torch. `calls` of these come first."""
+    """Checks that runs on one device and on eight are the steps of torch. `calls` of these come first."""
     (ours, our_kept), (cut, cut_kept), (theirs, their_kept) = learners = [make() for _ in range(3)]
     for step, _ in learners:
         for _ in range(calls):
@@ -106,7 +106,7 @@ def by_data(model):
 
 
 class Shadow(nn.Module):
-    """Averages of weights, a hidden state and a count, as buffers."""
+    """Keeps averages of weights, a hidden state and a count in buffers."""
 
     def __init__(self, model):
         super().__init__()
@@ -227,7 +227,7 @@ def test_tensors_of_no_module_do_not_learn():
 
 
 def test_what_a_module_derives_anew_is_no_state():
-    """As the weight that spectral_norm computes, which begins as another name of the parameter's memory."""
+    """spectral_norm computes such a weight: it begins as another name of the parameter's memory."""
 
     def make():
         torch.manual_seed(1)
@@ -268,7 +268,7 @@ def test_state_that_a_step_makes_is_refused():
 
 
 def test_what_a_step_adds_to_a_list_or_a_dict_is_let_go():
-    """As hooks that keep what layers give, and a log."""
+    """Keeps the outputs of layers by hooks, and a log."""
     model, kept, log = mlp(), [], {}
     model[0].register_forward_hook(lambda module, inputs, output: kept.append(output.detach()))
 
@@ -311,7 +311,7 @@ def test_numbers_that_a_step_changes_are_refused():
 
 
 class Sometimes:
-    """Each call is another step than the one before."""
+    """Each call differs from the call before."""
 
     def __init__(self):
         self.model, self.first, self.phase, self.pending, self.names, self.sizes = mlp(), True, "a", None, ["x", "y"], {"x": 1, "y": 2}

@@ -22,8 +22,8 @@ from shardwise._jobs import links as _links  # noqa: E402
 
 SIZE = 3
 KILLED = 1
-PATIENT = 240.0  # the deadline of what all ranks come to
-# On a busy machine another one may not come in time, or the killed one not to its door.
+PATIENT = 240.0  # the deadline for points that all ranks come to
+# On a busy machine another rank may not come in time, or the killed rank may not reach its place.
 LATE = re.compile("(rank [02]|ranks .*) of 3 did not come|rank 0 of 3 said nothing")
 
 
@@ -33,7 +33,7 @@ def join(rank: int, port: int) -> None:
 
 
 def whole(step: int) -> Any:
-    """Of several chunks on each rank."""
+    """Returns a state of several chunks on each rank."""
     return torch.from_numpy(np.random.default_rng(step).integers(0, 1 << 30, (2 * SIZE, 1 << 17)))
 
 

@@ -52,7 +52,7 @@ def test_a_run_goes_on_from_its_checkpoint(tmp_path):
     trainer = fit(tmp_path / "begun", resumed, 2, last)
     assert trainer.global_step == 10 and resumed.losses == straight.losses[5:]
     assert all(torch.equal(a, b) for a, b in zip(resumed.state_dict().values(), straight.state_dict().values()))
-    # One of the best and the last one stay; others have been removed.
+    # The best one and the last one stay; others have been removed.
     assert len(list((tmp_path / "begun").iterdir())) == 2
     weights = swt.load_state_dict(last, "state_dict.*")["state_dict"]
     assert list(weights) == list(resumed.state_dict())
@@ -79,8 +79,8 @@ def test_what_cannot_be_stored_is_refused_by_name(tmp_path):
     with pytest.raises(TypeError, match="'hyper_parameters.extra': .*function cannot be stored"):
         trainer.save_checkpoint(tmp_path / "own")
     assert not (tmp_path / "own").exists()
-    with pytest.raises(sw.InvalidArgument, match="found storage_options 1, needed are none"):
+    with pytest.raises(sw.InvalidArgument, match="found storage_options 1, needed is None"):
         CheckpointIO().save_checkpoint({}, tmp_path / "own", 1)
     with pytest.raises(sw.InvalidArgument, match="needed is a device"):
         CheckpointIO().load_checkpoint(tmp_path / "own", {"cuda:0": "cpu"})
-    CheckpointIO().remove_checkpoint(tmp_path / "own")  # which is not there
+    CheckpointIO().remove_checkpoint(tmp_path / "own")  # the folder does not exist

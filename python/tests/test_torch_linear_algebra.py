@@ -16,7 +16,7 @@ SIGNED = DEFINITE - 3 * torch.eye(5)
 
 
 def powers(values, vectors, power):
-    """Of a matrix: what does not depend on the signs of vectors."""
+    """Returns a power of a symmetric matrix, which does not depend on the signs of vectors."""
     return (vectors * values.abs().pow(power).unsqueeze(-2)) @ vectors.mT
 
 
@@ -104,7 +104,7 @@ def test_what_no_program_has_of_matrices_is_named():
 
 
 class Shampoo(torch.optim.Optimizer):
-    """By roots of the sums of products of gradients."""
+    """The optimizer scales by roots of the sums of products of gradients."""
 
     def __init__(self, parameters):
         super().__init__(parameters, {"lr": 0.1})

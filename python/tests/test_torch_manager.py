@@ -17,7 +17,7 @@ import shardwise as sw
 import shardwise.torch as swt
 from processes import free_port, run_ranks
 from test_save_errors import full_disk
-from told import check_told, names
+from stored_stats import check_stats, names
 
 
 def begin(rank, size, port):
@@ -131,7 +131,7 @@ def restored(rank, size, port, folder):
 def test_ranks_agree(tmp_path):
     for steps, heard in run_ranks(of_ranks, 2, free_port(), str(tmp_path)):
         assert steps == [3, 4] and heard == [False, True, False, True, True]
-    damage(tmp_path / "step-00000004", 1, 2)  # which only rank 1 reads
+    damage(tmp_path / "step-00000004", 1, 2)  # only rank 1 reads it
     for rank, (step, rejected, values, own) in enumerate(run_ranks(restored, 2, free_port(), str(tmp_path))):
         assert step == 3 and values == [3.0] and own == rank
         assert len(rejected) == 1 and rejected[0][0].endswith("step-00000004") and "rank 1: " in rejected[0][1]
@@ -181,7 +181,7 @@ def test_a_save_takes_the_place_of_the_one_that_waits(tmp_path):
 def failing(rank, size, port, folder):
     mesh = begin(rank, size, port)
     with swt.CheckpointManager(folder, best=("loss", "min", 1)) as manager:
-        try:  # of rank 0's alone, as its metrics count
+        try:  # only rank 0's metrics count
             manager.save(0, {"w": cut(mesh, 1)}, metrics={"los": 1} if rank == 0 else None)
         except sw.Error as error:
             assert "needed also 'loss'" in str(error)
@@ -330,20 +330,20 @@ def test_what_a_save_did_is_kept_beside_its_step(tmp_path):
     assert names(tmp_path) == ["step-00000001"]
     with swt.CheckpointManager(tmp_path, keep_last=2, parity_blocks=1) as manager:
         whole = manager.save(2, state)
-        check_told(tmp_path, 2, whole)
+        check_stats(tmp_path, 2, whole)
         assert whole.parity_bytes > 0 and whole.blocked_seconds >= whole.seconds
         begun = time.monotonic()
         pending = manager.save_async(3, state)
         waited = time.monotonic() - begun
         later = pending.result()
-        check_told(tmp_path, 3, later)
+        check_stats(tmp_path, 3, later)
         assert later.blocked_seconds <= waited and later.unchanged_bytes == 4 << 20
         assert later.memory_bytes == whole.memory_bytes + later.logical_bytes
         (tmp_path / "stats-step-00000004.json").write_text("mine")
         assert "stats-step-00000004.json" in manager.save(4, state).cleanup_error
         assert [name for name in names(tmp_path) if not name.startswith(".writer.")] == [  # the manager's lease
             "stats-step-00000003.json", "stats-step-00000004.json", "step-00000003", "step-00000004"]
-        check_told(tmp_path, 3, later)
+        check_stats(tmp_path, 3, later)
         manager.remove(3)
         assert [name for name in names(tmp_path) if not name.startswith(".writer.")] == ["stats-step-00000004.json", "step-00000004"]
         assert (tmp_path / "stats-step-00000004.json").read_text() == "mine"
@@ -355,7 +355,7 @@ def telling(rank, size, port, folder):
         fifo = os.open(folder + ".went_on", os.O_RDWR)
 
         def late(number, work, merge):
-            """Lets the other rank go on, if it can, before rank 0 removes what is superseded."""
+            """Lets the other rank go on, if it can, before rank 0 removes superseded steps."""
             def merged(said):
                 select.select([fifo], [], [], 0.3)  # nothing comes, as the other rank is still in its save
                 return merge(said)
@@ -372,7 +372,7 @@ def test_rank_0_keeps_what_all_ranks_saved(tmp_path):
     os.mkfifo(str(tmp_path) + ".went_on")
     (_, first), (_, second) = run_ranks(telling, 2, free_port(), str(tmp_path))
     assert names(tmp_path) == ["stats-step-00000002.json", "step-00000002"]
-    check_told(tmp_path, 2, first)
+    check_stats(tmp_path, 2, first)
     assert first.logical_bytes == second.logical_bytes == 2 * 100 * 10 * 4 and second.blocked_seconds > 0
 
 
@@ -399,4 +399,4 @@ def test_a_rank_that_ends_after_the_commit_takes_no_step_away(tmp_path):
     (stats, steps), _ = run_ranks(ending, 2, free_port(), str(tmp_path))
     assert steps == [2] and names(tmp_path) == ["stats-step-00000002.json", "step-00000002"]
     assert stats.cleanup_error.startswith("it is committed; what it supersedes may still be seen: ") and "the rank ends" in stats.cleanup_error
-    check_told(tmp_path, 2, stats)
+    check_stats(tmp_path, 2, stats)

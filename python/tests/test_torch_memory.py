@@ -19,7 +19,7 @@ import shardwise.torch as swt  # noqa: E402
 
 
 class Quantized(torch.Tensor):
-    """As those of torchao: two tensors, shown as one of another dtype."""
+    """Shows two tensors as one of another dtype, as torchao's classes do."""
 
     @staticmethod
     def __new__(cls, q: Any, scale: Any) -> Any:
@@ -44,7 +44,7 @@ def quantized() -> Quantized:
 
 def freed() -> Any:
     tensor = torch.ones(3)
-    tensor.untyped_storage().resize_(0)  # as FSDP does with what it has gathered
+    tensor.untyped_storage().resize_(0)  # as FSDP does with gathered tensors
     return tensor
 
 
@@ -68,7 +68,7 @@ def test_a_tensor_without_memory_is_neither_saved_nor_loaded(tmp_path, make):
         dcp.save({"w": make()}, storage_writer=swt.StorageWriter(tmp_path / "a"))
     swt.save(tmp_path / "a", {"w": torch.full((3,), 7.0), "v": torch.ones(2)})
     v, target = torch.zeros(2), make()
-    with pytest.raises(sw.InvalidArgument, match=WORDS[make]):  # not a load that fills nothing
+    with pytest.raises(sw.InvalidArgument, match=WORDS[make]):  # else a load would fill nothing
         swt.load(tmp_path / "a", {"w": target, "v": v})
     assert not v.any()
 

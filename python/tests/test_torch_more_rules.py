@@ -1,4 +1,4 @@
-"""Rules of shardwise.torch.capture beyond those of the usual layers: each gives what torch gives, and so does its gradient, on one
+"""Rules of shardwise.torch.capture beyond those of the usual layers: results and gradients are torch's, on one
 device and on eight."""
 
 import pytest
@@ -27,7 +27,7 @@ DISTANCES = {
     "sums of products": lambda x, y: torch.addbmm(x[:2, :3], x.view(4, 2, 6), y.view(4, 6, 2)[:, :, :1].expand(4, 6, 3), beta=0.5, alpha=2),
 }
 def experts(x, y):
-    """A product of each group of rows with its own matrix; one has no rows."""
+    """Multiplies each group of rows with its own matrix; one group has no rows."""
     ends = torch.tensor([2, 2, 7, 8], dtype=torch.int32)
     rows, columns = F.pad(x, (0, 2)), F.pad(y, (0, 2))
     made = torch._grouped_mm(rows, columns * torch.arange(1.0, 5).view(4, 1, 1), offs=ends)
@@ -42,7 +42,7 @@ def triangles(x, y):
 
 
 def chunks(x, y):
-    """Windows that overlap, of rows of several heads, as Longformer has them."""
+    """Returns overlapping windows of rows of several heads, as Longformer has them."""
     heads = x.view(8, 3, 2).transpose(0, 1)
     own = [heads.stride(0), 2 * heads.stride(1), heads.stride(1), 1]
     windows = heads.as_strided((3, 3, 4, 2), own).transpose(0, 1).reshape(3, 24)
@@ -130,7 +130,7 @@ def marked(program):
 
 
 def agree(function, *operands):
-    """The value of the function and the gradient of each operand, from a program on one device and on eight, and from torch."""
+    """Returns the function's value and each operand's gradient, from a program on one device and on eight, and from torch."""
 
     def step(*given):
         leaves = [x.detach().requires_grad_() for x in given]

@@ -1,5 +1,5 @@
-"""States of torch in which names are nearly the same, and what a load gives to whom: exact names go first, and what nothing
-is there for is said."""
+"""Loads states of torch whose names are nearly the same: exact names go first, and a message names the values that nothing
+is there for."""
 
 import collections
 import random
@@ -179,7 +179,7 @@ def test_modules_without_values_and_stateful_objects_with_none_of_their_names(tm
     assert swt.load(tmp_path / "b", {"model": nn.ReLU(), "loader": Stateful({})}).objects == 2
     swt.save(tmp_path / "empty", {})
     for target in ({"model": other}, {"loader": Stateful({})}):
-        with pytest.raises(sw.InvalidArgument, match="there is none"):
+        with pytest.raises(sw.InvalidArgument, match="the checkpoint has no names"):
             swt.load(tmp_path / "empty", target, strict=False)
     assert swt.load(tmp_path / "empty", {}) == {}
 
@@ -282,7 +282,7 @@ def test_what_safetensors_leave_out_is_filled_by_what_it_is_tied_to(tmp_path):
     with torch.no_grad():
         tied = {"first": torch.zeros(6, 4)}
         tied["second"], tied["view"] = tied["first"], tied["first"][:3]
-    with pytest.raises(sw.InvalidArgument, match="1 name of the state is not there: 'view'"):  # a part is not the same
+    with pytest.raises(sw.InvalidArgument, match="1 name of the state is not there: 'view'"):  # a part is not the stored tensor
         swt.load(path, tied, rename={kept: "second"})
 
 

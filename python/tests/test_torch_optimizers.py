@@ -35,7 +35,7 @@ def test_a_rate_that_is_a_tensor_is_an_input():
 
 @pytest.mark.parametrize("name", ["Adam", "AdamW", "Adamax", "Adagrad", "RMSprop", "Adadelta"])
 def test_optimizers_count_steps_in_double(name):
-    """As those of torch, to all bits but a few: 1 - 0.999 has half of its bits in f32."""
+    """Compares with torch, in all bits but a few: 1 - 0.999 has half of its bits in f32."""
     models = [mlp().double() for _ in range(2)]
     given = [x.double() for x in batch()]
     ours, theirs = (step_of(model, getattr(torch.optim, name)(model.parameters(), lr=1e-2)) for model in models)
@@ -61,7 +61,7 @@ def test_an_optimizer_that_derives_by_itself_is_refused():
 
 
 def scheduled(schedule, optimizer_of):
-    """A model, its scheduler, and a step of it, after which the scheduler is called."""
+    """Returns a model, its scheduler, and a step that calls the scheduler at its end."""
     model = mlp()
     optimizer = optimizer_of(model.parameters())
     return model, schedule(optimizer), step_of(model, optimizer)
@@ -128,7 +128,7 @@ def test_other_numbers_of_an_optimizer_are_those_of_the_capture():
 
 
 def with_model(body, optimizer_of=lambda p: torch.optim.SGD(p, lr=0.1)):
-    """A step, of the loss, the model and the optimizer that `body` has."""
+    """Returns a step with the loss, the model and the optimizer of `body`."""
     model = mlp()
     optimizer = optimizer_of(model.parameters())
     rest = body(model, optimizer)
@@ -187,7 +187,7 @@ def test_numbers_of_an_optimizer_that_the_step_changes_are_refused():
 
 
 def test_an_optimizer_that_is_not_found_is_one_clear_error():
-    """It would step on what the step does not derive: on nothing."""
+    """An iterator holds the optimizer, and the capture does not look into iterators."""
 
     def hides(model, optimizer):
         one = iter([optimizer])
@@ -203,7 +203,7 @@ def test_an_optimizer_that_is_not_found_is_one_clear_error():
     (lambda model: model[0].weight.detach().T, lambda weight: weight.square().sum()),
 ], ids=["clipped", "set", "view"])
 def test_parameters_from_elsewhere_than_their_module_are_refused(held, use):
-    """There the step would see those of the capture, and no gradients."""
+    """The step would see the capture's parameters there, and no gradients."""
 
     def elsewhere(model, optimizer):
         mine = held(model)

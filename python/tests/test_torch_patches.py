@@ -27,7 +27,7 @@ def names_of_torch():
             holders[name] = vars(module)
             with warnings.catch_warnings(action="ignore"):
                 holders.update((f"{name}.{key}", vars(kind)) for key, kind in list(vars(module).items()) if isinstance(kind, type))
-    with warnings.catch_warnings(action="ignore"):  # of names that are deprecated
+    with warnings.catch_warnings(action="ignore"):  # some names are deprecated
         return {(holder, name): value for holder, names in holders.items() for name, value in list(names.items())
                 if callable(value) or isinstance(value, property)}
 
@@ -48,7 +48,7 @@ def has_kernel():
 
 
 class Before:
-    """A class, as a capture looks for no state in one."""
+    """Is a class, because a capture looks for no state in one."""
 
     names = {}
 

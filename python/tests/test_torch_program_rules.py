@@ -1,4 +1,4 @@
-"""Rules of shardwise.torch.capture: each operation gives what torch gives, and so does its gradient."""
+"""Rules of shardwise.torch.capture: results and gradients of each operation are torch's."""
 
 import pytest
 
@@ -102,7 +102,7 @@ def written(x, y):
 
 
 def agree(function, *operands):
-    """The value of the function and the gradient of each operand, from a program and from torch."""
+    """Returns the function's value and each operand's gradient, from a program and from torch."""
 
     def step(*given):
         leaves = [x.detach().requires_grad_() for x in given]

@@ -42,7 +42,7 @@ def adamw(model):
 
 
 def marked(program, kind):
-    """Batches over data; weights and their state, too (fsdp), or over another axis (tensor)."""
+    """Returns marks that cut batches over data, and weights and their state too (fsdp), or over another axis (tensor)."""
     marks = {}
     for one in program.inputs:
         rank = len(one.shape)
@@ -108,7 +108,7 @@ def test_attention_is_cut_by_heads_and_nothing_of_it_is_gathered():
     x, w = torch.randn(4, 8, 8), [torch.randn(8, 8, requires_grad=True) for _ in range(3)]
     program = swt.capture(attend, x, w).mark({"x": "data,-,-", "w.*": "-,model"})
     plan = program.plan("data=2,model=4")
-    assert {one.collective for one in plan.traffic} <= {"all-gather"} and sum(one.tensors for one in plan.traffic) <= 1  # of the result
+    assert {one.collective for one in plan.traffic} <= {"all-gather"} and sum(one.tensors for one in plan.traffic) <= 1  # only the result is gathered
     assert torch.allclose(plan.run(x, w), attend(x, w), atol=1e-5)
 
 
@@ -206,7 +206,7 @@ def test_gradients_that_the_next_step_would_add_to_are_refused():
 
 
 def test_each_gradient_may_be_cleared_before_it_is_derived():
-    """As those of two models are, one after the other."""
+    """The step clears and derives the gradients of two models, one after the other."""
     def of():
         torch.manual_seed(1)
         makes, judges = nn.Linear(6, 4), nn.Linear(4, 1)
@@ -248,7 +248,7 @@ HELD: tuple[nn.Parameter, ...] = ()
 
 
 def test_parameters_may_be_held_by_variables_containers_and_objects():
-    """As what clips gradients has them."""
+    """An object that clips gradients holds parameters so."""
     class Clipper:
         def __init__(self, model):
             self.parameters, self.by_name, self.last = list(model.parameters()), dict(model.named_parameters()), model[3].bias
@@ -399,7 +399,7 @@ def test_what_depends_on_values_is_refused_with_its_line():
 
 
 def test_numbers_that_the_step_makes_itself_are_known():
-    """Of what it computes of no input: it may be cut by them, and decide by them."""
+    """Values that the step computes from no input may be bounds of a slice, and decide a branch."""
     outside = torch.tensor(3)
 
     def step(x):
@@ -551,7 +551,7 @@ def test_experts_that_are_looked_up_by_value_are_refused():
 
 
 def test_micro_batches_of_a_loop_add_their_gradients_as_they_are_made():
-    """Two gradients of the weight are alive at most: what is added up, and the next."""
+    """Two gradients of the weight are alive at most: the sum so far, and the next."""
     model = torch.nn.Linear(64, 64, bias=False)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
 

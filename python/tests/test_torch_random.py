@@ -1,4 +1,4 @@
-"""Random numbers of torch in programs: the program's own, from a key that each run draws from torch's generator."""
+"""Random numbers of torch in programs: the program makes them from a key that each run draws from torch's generator."""
 
 import math
 
@@ -105,7 +105,7 @@ def test_a_file_takes_the_key_by_its_label(tmp_path):
 
 
 class Fed(nn.Module):
-    """Dropout by masks that it is given."""
+    """Drops elements by given masks."""
 
     def __init__(self, p):
         super().__init__()
@@ -147,7 +147,7 @@ def test_a_model_learns_as_in_torch_if_that_is_given_the_masks(kind):
     torch.testing.assert_close(own.state_dict(), fed.state_dict(), rtol=1e-4, atol=2e-6)
 
 
-# What is drawn, with its mean, its deviation, and bounds.
+# Each function, with the mean, deviation and bounds of its numbers.
 CASES = {
     "rand": (torch.rand_like, 0.5, 12**-0.5, 0, 1), "rand of a shape": (lambda x: torch.rand(200, 100) * x, 0.5, 12**-0.5, 0, 1),
     "rand in f64": (lambda x: torch.rand_like(x, dtype=torch.float64), 0.5, 12**-0.5, 0, 1),
@@ -194,7 +194,7 @@ def test_what_is_not_drawn_is_refused_by_its_name():
     own = torch.Generator()
     with pytest.raises(sw.Unsupported, match=r"aten\.multinomial\.default \(at the step\)"):
         swt.capture(lambda x: torch.multinomial(x, 3), ONES)
-    with pytest.raises(sw.Unsupported, match="found a generator of its own, needed torch's default generator"):
+    with pytest.raises(sw.Unsupported, match="found another generator, needed torch's default generator"):
         swt.capture(lambda x: torch.rand(3, generator=own) + x[0, 0], ONES)
 
 
@@ -205,7 +205,7 @@ def test_a_model_of_hugging_face_has_its_dropout():
     tokens = torch.randint(1, 48, (8, 8))
     step = step_with(of, adamw(of), lambda own, x: own(input_ids=x, labels=x).loss)
     program = swt.capture(step, tokens)
-    # Of embeddings; of attention, its projection and the mlp of each layer; of attention again for its gradient.
+    # Dropout draws for embeddings; for attention, its projection and the mlp of each layer; and for the gradient of attention.
     assert program.text.count(" = random_bits(") == 1 + 2 * (3 + 1)
     torch.manual_seed(1)
     losses = [program.run(tokens, devices=1).item() for _ in range(8)]

@@ -182,7 +182,7 @@ def test_what_a_load_has_filled_is_told(tmp_path):
         swt.load(tmp_path / "a", {"model": other, "lr": 1}, strict=False)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        swt.load(tmp_path / "a", {"model": other}, strict=False)  # all of what is asked for is there
+        swt.load(tmp_path / "a", {"model": other}, strict=False)  # all values of the target are there
 
 
 def test_a_load_that_fills_nothing_is_an_error(tmp_path):
@@ -190,7 +190,7 @@ def test_a_load_that_fills_nothing_is_an_error(tmp_path):
     swt.save(tmp_path / "a", {"model": net})
     for target in ({"modle": net}, {"a": {"b": net}}, {"optim": adam(net)}, {"n": 1}, {}):
         for strict in (True, False):
-            with pytest.raises(sw.InvalidArgument, match="none of the.*there are 'model'"):
+            with pytest.raises(sw.InvalidArgument, match="none of the.*the checkpoint has 'model'"):
                 swt.load(tmp_path / "a", target, strict=strict)
 
 
@@ -226,7 +226,7 @@ def test_modules_on_the_meta_device_get_memory(tmp_path):
                 swt.load(tmp_path / "a", target, strict=strict)
         assert other.a.weight.is_meta
     swt.save(tmp_path / "b", {"w": torch.ones(2), "step": 1})
-    with pytest.raises(sw.InvalidArgument) as caught:  # what is refused is not said to be left over, too
+    with pytest.raises(sw.InvalidArgument) as caught:  # a refused value is not listed as left over, too
         swt.load(tmp_path / "b", {"w": torch.ones(2, device="meta"), "step": 0})
     assert str(caught.value) == (f"checkpoint {tmp_path / 'b'} does not fit the state: 1 fault: 'w' is on the meta device, where it has no "
                                  "memory to be filled: needed is a tensor with memory, or a module, or None")
@@ -314,7 +314,7 @@ def test_what_is_no_state_is_said(tmp_path):
 
 
 def test_checkpoints_without_kinds_of_containers_load_as_before(tmp_path):
-    """As versions before kinds were stored have written them."""
+    """Reads states as earlier versions, which stored no kinds, have written them."""
     net, = linears(1, 1)
     optimizer = adam(net)
     stepped(optimizer, net)
@@ -409,7 +409,7 @@ def save_tied(rank: int, size: int, port: int, folder: str) -> None:
     os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port), RANK=str(rank), WORLD_SIZE=str(size))
     dist.init_process_group("gloo")
     mesh = init_device_mesh("cpu", (size,))
-    one_row = distribute_tensor(torch.ones(1, 3), mesh, [Shard(0)])  # rank 1 has none of it
+    one_row = distribute_tensor(torch.ones(1, 3), mesh, [Shard(0)])  # rank 1 has no part of it
     net = nn.Sequential(*linears(2, 1))
     optimizer_of_plain = adam(net)
     stepped(optimizer_of_plain, net)

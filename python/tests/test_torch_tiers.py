@@ -1,4 +1,4 @@
-"""Two tiers, on hosts that are folders, by real processes."""
+"""Runs two tiers in real processes, on hosts that are folders."""
 
 import os
 import pathlib
@@ -98,7 +98,7 @@ def spoil(path: pathlib.Path, place: int) -> None:
 
 @pytest.fixture(scope="module")
 def saved(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
-    """Three hosts with steps 3 and 4, of which each file is on two; steps 1 and 3 are in the durable root."""
+    """Three hosts with steps 3 and 4, each file on two; steps 1 and 3 are in the durable root."""
     folder = tmp_path_factory.mktemp("tiers")
     for listed in run_ranks(saving, 3, free_port(), str(folder), 4):
         assert listed == ["step-00000003", "step-00000004"]
@@ -146,7 +146,7 @@ def test_a_lost_host_is_made_up_for_by_copies(folder: pathlib.Path, lost: int) -
 
 
 def test_another_number_of_processes_restores(folder: pathlib.Path) -> None:
-    shutil.copytree(folder / "host2", folder / "host1", dirs_exist_ok=True)  # what was rank 2's is on rank 1's host now
+    shutil.copytree(folder / "host2", folder / "host1", dirs_exist_ok=True)  # rank 2's files are on rank 1's host now
     restored(2, folder, 4)
 
 

@@ -42,7 +42,7 @@ def trainer_of(args, *callbacks):
 
 
 def run(folder, stop=None, policies=None, **arguments):
-    """Losses by step, of the whole training, and what the folder has at its end."""
+    """Returns the losses of the whole training by step, and the names in the folder at its end."""
     policies = policies or {"save_every": 0}
     args = arguments_of(folder, **arguments)
     with swt.CheckpointManager(folder / "run", preemption_signals=[signal.SIGUSR2], **policies) as manager:
@@ -69,7 +69,7 @@ def test_a_run_goes_on_as_if_it_had_not_been_stopped(tmp_path, stop, arguments):
 def test_steps_are_saved_by_the_managers_policies(tmp_path):
     policies = {"save_every": 3, "keep_last": 1, "best": ("loss", "min", 1)}
     losses, steps, _ = run(tmp_path, policies=policies)
-    # Each is the state before the next step, with what was logged at it.
+    # Each is the state before the next step, with the losses that were logged at it.
     best = min((3, 6, 9), key=lambda step: losses[step - 1][1])
     assert steps == sorted({best, 9})
     with sw.open(tmp_path / "run" / "step-00000009") as checkpoint:
@@ -78,7 +78,7 @@ def test_steps_are_saved_by_the_managers_policies(tmp_path):
 
 
 def test_a_run_goes_on_from_any_step(tmp_path):
-    options = {"policies": {"save_every": 3}, "eval_strategy": "steps", "eval_steps": 3}  # which draws random numbers
+    options = {"policies": {"save_every": 3}, "eval_strategy": "steps", "eval_steps": 3}  # an evaluation draws random numbers
     expected, steps, _ = run(tmp_path, **options)
     assert steps == [3, 6, 9]
     for removed in ([9], [6, 9]):

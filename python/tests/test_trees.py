@@ -1,4 +1,4 @@
-"""Whatever is saved loads as what it was: random trees of containers, arrays and plain values, by each face."""
+"""Saved values load unchanged: random trees of containers, arrays and plain values, by numpy, torch and JAX."""
 
 import collections
 import enum
@@ -46,7 +46,7 @@ def numpy_array(rng: np.random.Generator) -> Any:
 
 
 def random_tree(rng: np.random.Generator, array: Callable[[np.random.Generator], Any], depth: int, plain: bool = False) -> Any:
-    """plain: of what JAX takes for nodes alone."""
+    """plain: only of containers that JAX takes for nodes."""
     kind = rng.integers(0, 8) if depth else rng.integers(0, 3)
     if kind < 1:
         return SCALARS[rng.integers(0, 10 if plain else len(SCALARS))]
@@ -139,7 +139,7 @@ def test_any_tree_of_torch(tmp_path, seed):
 
 
 def zeroed(tree: Any) -> Any:
-    """The same containers, arrays that hold something else, and no plain values."""
+    """Returns the same containers, arrays of other values, and no plain values."""
     import torch
 
     if isinstance(tree, torch.Tensor):
@@ -189,7 +189,7 @@ def test_what_is_too_deep_or_holds_itself_is_refused(tmp_path):
             sw.save(tmp_path / "a", {"a": bad})
     with pytest.raises(sw.InvalidArgument, match="user"):
         sw.save(tmp_path / "a", {}, user=_nested_list(100_000))
-    for levels in (60, 95, 99):  # what is saved loads
+    for levels in (60, 95, 99):  # a tree that can be saved loads
         deep = 1
         for _ in range(levels):
             deep = (deep,)
@@ -275,9 +275,9 @@ def test_values_of_other_classes_come_back_equal_or_are_refused(tmp_path, number
         with pytest.raises(TypeError, match="'v'.*UserString cannot be stored"):
             sw.save(tmp_path / "a", {"v": value})
         return
-    sw.save(tmp_path / "a", {"v": value, "beside": [value, w], "key": {value: w} if _is_key(value) else 0})
+    sw.save(tmp_path / "a", {"v": value, "list": [value, w], "key": {value: w} if _is_key(value) else 0})
     found = sw.load(tmp_path / "a")
-    assert found["v"] == value and found["beside"][0] == value
+    assert found["v"] == value and found["list"][0] == value
     assert not _is_key(value) or list(found["key"]) == [value]
     assert isinstance(found["v"], tuple(k for k in (list, tuple, str, bytes, dict, set) if isinstance(value, k)))
     within = OwnList([w, value]), OwnTuple([w, value]), collections.deque([w, value])

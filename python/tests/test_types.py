@@ -1,4 +1,4 @@
-"""Types: an installed package as its users' mypy sees it, and dtypes that numpy lacks."""
+"""Checks types: mypy on users' code with an installed package, and dtypes that numpy lacks."""
 
 import importlib.util
 import os
@@ -27,7 +27,7 @@ def test_mypy_finds_nothing(tmp_path):
 
 WITHOUT_ML_DTYPES = """
 import sys
-sys.modules["ml_dtypes"] = None  # as if it was not installed
+sys.modules["ml_dtypes"] = None  # imports as if it was not installed
 import numpy as np, shardwise as sw
 sw.save(sys.argv[1], {"w": np.arange(6, dtype=np.float32).reshape(2, 3), "n": np.float64(2), "list": [1, np.zeros(2, np.int8)]})
 found = sw.load(sys.argv[1])

@@ -1,4 +1,4 @@
-"""Arrays that cannot be stored: one error names all, of every door, and what it says to write works."""
+"""Arrays that cannot be stored: the one error of every call names all, and the code that it advises works."""
 
 import ml_dtypes
 import numpy as np

@@ -1,4 +1,4 @@
-"""A save that fails in the background is heard of: in the log at once, by the next call, and at the end of a process that asks
+"""The error of a save in the background comes out: in the log at once, in the next call, and at the end of a process that asks
 for nothing."""
 
 import logging
@@ -48,7 +48,7 @@ def test_the_log_and_the_next_call_tell(tmp_path, caplog):
             manager.save_async(2, {"w": np.ones(3)})
     assert sum("save of step 1 failed" in one.getMessage() for one in caplog.records) == 1
     assert pending.done()
-    manager.close()  # it was told
+    manager.close()  # it has raised the error before
 
     with caplog.at_level(logging.ERROR, "shardwise"):
         pending = manager.save_async(3, {"w": np.ones(3)}, existing="replace")

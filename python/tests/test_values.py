@@ -1,4 +1,4 @@
-"""Values of the standard library, numpy and torch, and dataclasses: what is loaded equals what was saved, and has its type."""
+"""Saves values of the standard library, numpy and torch, and dataclasses: a loaded value equals the saved one, and has its type."""
 
 import argparse
 import collections
@@ -55,7 +55,7 @@ def same(found, value):
 def test_values_come_back_equal_and_of_their_types(tmp_path):
     tree = {f"v{i}": value for i, value in enumerate(VALUES)}
     kept = {value: i for i, value in enumerate(VALUES) if isinstance(value, typing.Hashable) and not isinstance(value, slice)
-            and repr(value) != "Decimal('-sNaN')"}  # a hash of which is refused
+            and repr(value) != "Decimal('-sNaN')"}  # whose hash() raises
     sw.save(tmp_path / "a", {**tree, "in": [VALUES, {"w": np.ones(1), "of": VALUES}], "keys": kept})
     found = sw.load(tmp_path / "a")
     assert [name for name in tree if not same(found[name], tree[name])] == []
@@ -160,7 +160,7 @@ def test_torch_gives_none_of_its_functions():
         with pytest.raises(sw.Corrupt, match="object 'a' cannot be decoded"):
             _objects.decode_named("a", {"$torch": text}, "here")
     assert _objects.decode({"$torch": "torch.float32"}) is torch.float32
-    for text in ("torch.float1_of_later", "nowhere:0"):  # as without torch: what another torch has saved is not damaged
+    for text in ("torch.float1_of_later", "nowhere:0"):  # read as without torch: values that another torch has saved are not damaged
         assert _objects.decode_named("a", {"$torch": text}, "here") == text
 
 
@@ -248,7 +248,7 @@ def test_a_dataclass_with_other_fields_is_a_misfit(tmp_path):
         needed = r"'optimizer' has the fields lr, since there, the target's Point x, y.*'point' has the fields x, y, z there"
         with pytest.raises(sw.InvalidArgument, match=needed):
             load(path, {"optimizer": Point(1, 2), "point": Point(0, 0), "w": ones(1)})
-        save(path.with_suffix(".b"), {"point": {"x": 1, "y": 2}, "w": ones(1)})  # as earlier code, that had no class
+        save(path.with_suffix(".b"), {"point": {"x": 1, "y": 2}, "w": ones(1)})  # saved by earlier code, which had no class
         assert load(path.with_suffix(".b"), {"point": Point(0, 0), "w": ones(1)})["point"] == Point(1, 2)
 
 

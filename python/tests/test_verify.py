@@ -1,4 +1,4 @@
-"""verify, repair and parity: damage is found, made right again, or named box by box."""
+"""verify, repair and parity: damage is found, repaired, or named box by box."""
 
 import pathlib
 import shutil

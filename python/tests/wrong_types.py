@@ -1,5 +1,5 @@
 """Calls every public function, constructor, method and setter of a module with one wrong argument at a time, for
-test_wrong_types.py: python wrong_types.py MODULE. Prints the number of calls, and each that raised what is no error of Shardwise."""
+test_wrong_types.py: python wrong_types.py MODULE. Prints the number of calls, and each that raised another error than Shardwise's."""
 
 import contextlib
 import faulthandler
@@ -22,7 +22,7 @@ VALUES = [None, 5, -1, 2**70, 1.5, float("nan"), "x", b"x", [], {}, object(), la
           np.datetime64("2020-01-01"), np.zeros(2, "M8[s]"), np.array(["a"]), "\ud800", ["\ud800"], {"\ud800": "\ud800"}, {"x": 5}, [None], (5,),
           True, {"x": object()}]
 
-# Not called: they end the process, or wait for other processes.
+# These are not called: they end the process, or wait for other processes.
 LEFT_OUT = {"from_mpi"}
 OPERATORS = {"__getitem__", "__contains__", "__array__"}
 
@@ -34,7 +34,7 @@ def checkpoint():
 
 
 def instances(module, name):
-    """How an object of each class is made whose constructor's arguments do not follow from their annotations."""
+    """Returns functions that make an object of each class whose constructor's annotations do not give its arguments."""
     import shardwise.group as group
 
     makers = {
@@ -72,7 +72,7 @@ def program():
 
 
 def good(hint, name):
-    """A value that fits a parameter."""
+    """Returns a value that fits a parameter."""
     if name in ("path", "source", "first", "second"):
         return checkpoint()
     if name in ("root", "target", "folder", "directory"):

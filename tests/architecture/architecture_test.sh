@@ -45,7 +45,7 @@ loader:storage/detail/npy_header.h convert:storage/detail/npy_header.h \
 convert:checkpoint/detail/hdf5/plain_file.h \
 checkpoint:storage/detail/open_files.h convert:storage/detail/open_files.h checkpoint:storage/detail/stream_copy.h \
 checkpoint:storage/detail/json_reader.h convert:storage/detail/json_reader.h loader:storage/detail/json_reader.h \
-mend:storage/detail/open_files.h bucket:storage/object/detail/parallel_requests.h jobs:mend/detail/parity_writer.h \
+mend:storage/detail/open_files.h bucket:storage/object/detail/parallel_requests.h loader:storage/object/detail/parallel_requests.h jobs:mend/detail/parity_writer.h \
 jobs:bucket/detail/bucket_root.h jobs:bucket/detail/bucket_files.h \
 reshape:jobs/detail/save/save_together.h reshape:jobs/detail/save/latest_step.h \
 tiers:jobs/detail/internals.h tiers:jobs/detail/save/file_transfer.h tiers:jobs/detail/save/terms.h tiers:jobs/detail/save_queue.h \
@@ -149,7 +149,7 @@ done
 # "+"; or "." for all other files that are in no folder but detail/.
 order_shard=". notation|torus|plan view|host"
 order_storage="detail/attributes+detail/hdf5+detail/page_cache . detail/open_files object/object_client object/detail/parallel_requests object/object_store object/detail object"
-order_loader="detail/mix+detail/prefetch+detail/row_stretch+detail/scratch_memory+detail/sample_numbers source+detail/read_frame+detail/common_fields+detail/copy_row detail/order order sources/file_options+sources/images detail/files detail/image sources stages loader_options+loader_stats+placement detail/engine host_loader+loader+open_source+loader_state"
+order_loader="detail/mix+detail/prefetch+detail/row_stretch+detail/scratch_memory+detail/sample_numbers+detail/store_error source+detail/source_tag+detail/read_frame+detail/common_fields+detail/copy_row detail/order order sources/file_options+sources/images detail/remote detail/files detail/image sources stages loader_options+loader_stats+placement detail/engine host_loader+loader+open_source+loader_state"
 order_checkpoint="box_reader+read_options+save+steps+detail/host_reader detail/format detail/codec|detail/lanes|detail/hdf5|detail/root detail/read detail/write|detail/parity detail/record attempt|reader|verify+verify_report|staged_output detail/internals"
 order_bucket="detail ."
 order_mend="detail/erasure_code|detail/replacer|detail/chunk_finder|detail/chunk_mender detail/parity_file|detail/file_maker parity+detail/parity_writer repair+repair_report"

@@ -1,5 +1,5 @@
 """Makes a test of every example in a comment of a public header: generate.py SOURCE_DIR COMPONENT OUT.cc
-(COMPONENT "docs": of the C++ of docs/loader.md, docs/pipelines.md, docs/sharding.md and docs/training.md)
+(COMPONENT "docs": of the C++ of docs/loader.md, docs/pipelines.md, docs/serving.md, docs/sharding.md and docs/training.md)
 
 An example is text that a "///" comment indents by two more spaces. It becomes the body of a test, after the
 setup below, if it needs one. A comment after an expression is compared with its value, as text:
@@ -161,6 +161,10 @@ SETUP = {
         Tensor h = tracer.tensor({2}, {1.0F, 2.0F}, "h");
         using Layer = std::function<Tensor(const Tensor&)>;
         const std::vector<Layer> layers{[](const Tensor& x) { return tanh(x); }};""",
+    "runtime/nn/experts.h": """Devices devices(1);
+        Tracer tracer(devices);
+        const Tensor x = full(tracer, {DType::f32, {2, 8, 4}}, 1, "x"), router = full(tracer, {DType::f32, {4, 3}}, 1, "router"),
+                     ws = full(tracer, {DType::f32, {3, 4, 4}}, 1, "ws");""",
     "runtime/ops/control.h": """Devices devices(1);
         Tracer tracer(devices);
         const Tensor first = tracer.tensor<float>({2, 3}, {1, 2, 3, 4, 5, 6}), w = full(tracer, {DType::f32, {3, 3}}, 1, "w"),
@@ -190,6 +194,7 @@ INCLUDES = {
     "convert/program_file.h": ["runtime/tracer.h"],
     "loader/source.h": ["loader/sources/arrays.h"],
     "runtime/ops/autodiff.h": ["runtime/tracer.h"],
+    "runtime/nn/experts.h": ["runtime/tracer.h", "runtime/nn/optimizers.h"],
     "runtime/ops/control.h": ["runtime/tracer.h", "runtime/nn/optimizers.h", "runtime/nn/layers.h"],
 }
 
@@ -298,7 +303,7 @@ def docs(source, out):
     """Tests of the samples of docs/loader.md, in a folder with the files that they name, and of the other pages."""
     text = '#include "header_examples/example.h"\n#include "header_examples/loader_files.h"\n#include "shardwise/shardwise.h"\n'
     text += "\nnamespace shardwise {\nnamespace {\n\nnamespace sw = shardwise;  // as a user's program has it\n\n"
-    for page, setup in (("loader", "write_loader_files();"), ("sharding", ""), ("pipelines", "")):
+    for page, setup in (("loader", "write_loader_files();"), ("sharding", ""), ("pipelines", ""), ("serving", "")):
         for number, lines in samples(source / "docs" / f"{page}.md"):
             text += f"TEST(Docs, {page}_md_{number}) {{\n  Example example;\n  const InTempDir here;\n  {setup}\n"
             text += "  {\n" + body_of(lines) + "\n  }\n}\n\n"

@@ -244,15 +244,6 @@ std::vector<std::byte> file_bytes(const std::filesystem::path& path) {
   return {bytes.begin(), bytes.end()};
 }
 
-std::string file_text(const std::filesystem::path& path) {
-  std::ifstream in(path, std::ios::binary);
-  if (!in) throw std::runtime_error("cannot read " + path.string());
-  std::string text(std::filesystem::file_size(path), '\0');
-  in.read(text.data(), static_cast<std::streamsize>(text.size()));
-  if (!in) throw std::runtime_error("cannot read " + path.string());
-  return text;
-}
-
 std::map<std::string, std::vector<std::byte>> bytes_of_files(const std::filesystem::path& folder) {
   std::map<std::string, std::vector<std::byte>> bytes;
   for (const auto& entry : std::filesystem::directory_iterator(folder)) {

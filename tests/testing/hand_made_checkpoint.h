@@ -74,7 +74,6 @@ std::vector<std::byte> scattered_values(DType dtype, const Shape& shape, std::ui
 
 /// The file's bytes.
 std::vector<std::byte> file_bytes(const std::filesystem::path& path);
-std::string file_text(const std::filesystem::path& path);
 
 /// The bytes of each file of a folder, by its name.
 std::map<std::string, std::vector<std::byte>> bytes_of_files(const std::filesystem::path& folder);

@@ -46,4 +46,14 @@ inline void write_file(const std::filesystem::path& path, std::string_view text)
   write_file(path, std::as_bytes(std::span(text)));
 }
 
+/// The file's content.
+inline std::string file_text(const std::filesystem::path& path) {
+  std::ifstream in(path, std::ios::binary);
+  if (!in) throw std::runtime_error("cannot read " + path.string());
+  std::string text(std::filesystem::file_size(path), '\0');
+  in.read(text.data(), static_cast<std::streamsize>(text.size()));
+  if (!in) throw std::runtime_error("cannot read " + path.string());
+  return text;
+}
+
 }  // namespace shardwise

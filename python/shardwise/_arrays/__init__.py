@@ -1,1 +1,1 @@
-"""Arrays and tensors as memory that the core reads and writes."""
+"""Gives the core the memory of arrays and tensors to read and write."""

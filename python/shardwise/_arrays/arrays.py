@@ -1,4 +1,4 @@
-"""Arrays in the form that `_core` saves: addresses of memory, and the objects that keep it alive."""
+"""Gives arrays to `_core` as addresses of memory, with the objects that keep the memory alive."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ Codec = Literal["zstd", "none", "auto"]
 Existing = Literal["fail", "replace", "skip"]
 
 MEMORY = 256 << 20
-"""Most host bytes that a save or read holds in addition to the arrays, by default."""
+"""The most host bytes that a save or read holds in addition to the arrays, by default."""
 
 
 class Sources:
-    """Tensors to save. Keeps their memory."""
+    """The tensors of a save. Keeps their memory alive."""
 
     def __init__(self) -> None:
         self.list: list[_core.Source] = []
@@ -30,9 +30,8 @@ class Sources:
 
     def add(self, name: str, dtype: str, shape: Sequence[int], parts: Iterable[tuple[Sequence[int], Any]],
             **how: Any) -> None:
-        """Adds a tensor by its parts in this process: the begin of each, and its elements, an array whose
-        items have the size of the dtype's. `how`: mesh, spec, policy, or listed=True to write exactly these
-        parts."""
+        """Adds a tensor by its parts in this process, each as its begin and an array whose items have the
+        size of the dtype. how: mesh, spec, policy, or listed=True to write exactly these parts."""
         if not is_text(name):
             raise InvalidArgument(f"tensor {name!r} has a name with a lone surrogate: "
                                   "needed is one that UTF-8 can hold")
@@ -44,7 +43,7 @@ class Sources:
         self.list.append(_core.Source(name, dtype, list(shape), arguments, **how))
 
     def add_array(self, name: str, array: Any, **how: Any) -> None:
-        """Adds a whole array, of any strides and byte order."""
+        """Adds a whole array of any strides and byte order."""
         array = as_array(name, array)
         self.add(name, name_of(array.dtype, name), array.shape, [((0,) * array.ndim, array)], **how)
 
@@ -65,15 +64,15 @@ def as_array(name: str, value: Any) -> np.ndarray:
                         "shardwise.torch.save() takes torch's tensors") from None
     if array.dtype.kind in "OUSMmV" and array.dtype.type.__module__ == "numpy":
         raise WrongType(f"tensor {name!r} is {type(value).__name__} of dtype {array.dtype}: "
-                        f"needed is an array of numbers: {_instead(array.dtype)}")
+                        f"needed is an array of numbers: {_conversion_advice(array.dtype)}")
     name_of(array.dtype, name)
     if array.dtype.byteorder == ">":
         array = array.astype(array.dtype.newbyteorder("="))
     return array
 
 
-def _instead(dtype: np.dtype) -> str:
-    """Returns advice to save something else in place of an array without numbers."""
+def _conversion_advice(dtype: np.dtype) -> str:
+    """Returns advice on a conversion for an array without numbers."""
     if dtype.names:
         return "write {field: array[field] for field in array.dtype.names}"
     if dtype.kind in "Mm":
@@ -85,13 +84,13 @@ def _instead(dtype: np.dtype) -> str:
 
 
 class Faults:
-    """Collects the errors of values that cannot be stored, for one error that names all."""
+    """Collects the errors of values that cannot be stored, to raise one error that names all."""
 
     def __init__(self) -> None:
         self._errors: list[Exception] = []
 
     def trying(self, function: Callable[..., Any], *arguments: Any) -> Any:
-        """Returns the function's result, or None if it raises: check() then raises it."""
+        """Returns the function's result; None if it raises an error, which check() then raises."""
         try:
             return function(*arguments)
         except (TypeError, Error) as error:
@@ -99,7 +98,8 @@ class Faults:
             return None
 
     def check(self) -> None:
-        """Raises one error for all, if any: of the class that they share, else a WrongType."""
+        """Raises one error for all collected errors, if any, of the class that they share, else a
+        WrongType."""
         if len(self._errors) == 1:
             raise self._errors[0]
         if self._errors:
@@ -110,7 +110,7 @@ class Faults:
 
 
 def is_array(value: Any) -> bool:
-    """True if a value is stored as a tensor: arrays and numpy's scalars."""
+    """Returns True if a value is stored as a tensor, as arrays and scalars of numpy are."""
     if isinstance(value, (np.character, np.datetime64, np.timedelta64, type)):
         return False
     return isinstance(value, (np.ndarray, np.generic)) or (
@@ -118,8 +118,8 @@ def is_array(value: Any) -> bool:
 
 
 def flattened(tensors: Mapping[str, Any]) -> Flat:
-    """Returns the arrays and plain objects of a mapping of names. Dicts, lists and tuples that hold arrays
-    are taken apart. Raises WrongType for names that are no str."""
+    """Returns the arrays and plain objects of a mapping by path, and takes apart dicts, lists and tuples that
+    hold arrays. Raises WrongType for names that are not str."""
     if not isinstance(tensors, Mapping):
         raise WrongType(f"found {type(tensors).__module__}.{type(tensors).__qualname__}, "
                         "needed is a dict of arrays and objects by name")
@@ -132,8 +132,8 @@ def flattened(tensors: Mapping[str, Any]) -> Flat:
 
 
 def copied(tensors: Mapping[str, Any], pool: dict[str, np.ndarray]) -> Any:
-    """Returns the mapping with copies of its arrays, in the memory of the last call if it fits. `pool` keeps
-    it."""
+    """Returns the mapping with copies of its arrays. `pool` keeps their memory, which the next call reuses if
+    it fits."""
     flat = flattened(tensors)
     names = names_of(flat.leaves, "/")
     copies = snapshot({names[path]: leaf for path, leaf in flat.leaves.items()
@@ -142,17 +142,17 @@ def copied(tensors: Mapping[str, Any], pool: dict[str, np.ndarray]) -> Any:
 
 
 def snapshot(arrays: Mapping[str, Any], pool: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
-    """Returns copies, in the memory of the last snapshot if it fits. `pool` keeps it."""
+    """Returns copies of the arrays. `pool` keeps their memory, which the next call reuses if it fits."""
     copies: dict[str, np.ndarray] = {}
     faults = Faults()
     checked = {name: faults.trying(as_array, name, value) for name, value in arrays.items()}
     faults.check()
     for name, array in checked.items():
-        old = pool.get(name)
-        if old is None or old.shape != array.shape or old.dtype != array.dtype:
-            old = np.empty(array.shape, array.dtype)
-        np.copyto(old, array)
-        copies[name] = old
+        copy = pool.get(name)
+        if copy is None or copy.shape != array.shape or copy.dtype != array.dtype:
+            copy = np.empty(array.shape, array.dtype)
+        np.copyto(copy, array)
+        copies[name] = copy
     pool.clear()
     pool.update(copies)
     return copies
@@ -163,7 +163,7 @@ def check_choice(what: str, value: str, choices: Sequence[str]) -> None:
         raise InvalidArgument(f"{what} is {value!r}, needed is {' or '.join(map(repr, choices))}")
 
 
-#: Options of other libraries and of the command, by ours as it is to be written.
+#: Options of other libraries and of the command, by the text to write for our option.
 _ALIKE = {
     'cast="bf16"': ("dtype", "torch_dtype"),
     "names": ("select", "exclude", "keys", "only", "include", "patterns", "filter", "tensors"),
@@ -180,8 +180,8 @@ _ALIKE = {
 
 
 def unknown_option(what: str, name: str, known: Sequence[str], others: Mapping[str, str]) -> WrongType:
-    """Returns the error for an unknown option, with the name of ours. others: ours by the names of other
-    libraries."""
+    """Returns the error for an unknown option, with the option to write. others: our options by the names in
+    other libraries."""
     import difflib
 
     nearest = difflib.get_close_matches(name, known, 1)
@@ -195,18 +195,18 @@ def unknown_option(what: str, name: str, known: Sequence[str], others: Mapping[s
 
 def refuse_unknown(what: str, unknown: Iterable[str], known: Sequence[str],
                    others: Mapping[str, str]) -> None:
-    """Raises WrongType for the first unknown option, as unknown_option() makes it."""
+    """Raises the error of unknown_option() for the first unknown option."""
     for name in unknown:
         raise unknown_option(what, name, known, others)
 
 
-#: Parts of a foreign array that are not stored are zeros, so a small file may claim any number of bytes. No
-#: codec makes more than the first number of one byte; any file may have the second number of zeros.
+#: Parts of a foreign array that are not stored are zeros, so a small file may claim any number of bytes. A
+#: codec makes at most the first number of bytes from one; any file may claim the second number of zeros.
 _MOST_BYTES_OF_ONE, _MOST_ZEROS = 40_000, 64 << 30
 
 
 def check_claim(what: str, claimed: int, stored: int) -> None:
-    """Raises Corrupt if files of `stored` bytes cannot hold `claimed` ones, ResourceExhausted if memory
+    """Raises Corrupt if files of `stored` bytes cannot hold `claimed` bytes, ResourceExhausted if memory
     cannot."""
     if claimed > max(_MOST_ZEROS, _MOST_BYTES_OF_ONE * stored):
         raise Corrupt(f"{what}: {claimed} bytes, found {stored} bytes in all files, which cannot hold them")
@@ -214,10 +214,10 @@ def check_claim(what: str, claimed: int, stored: int) -> None:
 
 
 def check_fits_memory(what: str, claimed: int) -> None:
-    there = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    if claimed > there:
+    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    if claimed > memory:
         raise ResourceExhausted(f"{what}: {claimed} bytes, which are read at once, "
-                                f"found {there} bytes of memory")
+                                f"found {memory} bytes of memory")
 
 
 def check_codec(codec: str) -> None:

@@ -1,4 +1,4 @@
-"""Targets that share memory: a load must fill each element once."""
+"""Finds targets that share memory, as a load must fill each element once."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-# Most steps that numpy takes to find out whether two views share an element.
+# The most steps that numpy takes to find out whether two views share an element.
 _MOST_WORK = 100_000
 
 
-class _Shown:
+class _ArrayInterface:
     """An object that numpy turns into an array."""
 
     def __init__(self, interface: dict[str, Any]) -> None:
@@ -24,10 +24,10 @@ class _Shown:
 class Region(NamedTuple):
     """The elements of an array or a tensor."""
 
-    space: str  #: the device; empty: the host
-    address: int  #: of the element whose indices are all 0
+    space: str  #: the device; empty is the host
+    address: int  #: the address of the element whose indices are all 0
     shape: tuple[int, ...]
-    strides: tuple[int, ...] | None  #: in bytes, 0 for dims of extent 1; None: row-major without gaps
+    strides: tuple[int, ...] | None  #: in bytes, 0 for dims of extent 1; None is row-major without gaps
     itemsize: int
     dtype: str
 
@@ -37,7 +37,7 @@ class Region(NamedTuple):
         return cls("", array.__array_interface__["data"][0], array.shape, strides, array.itemsize, dtype)
 
     def interval(self) -> tuple[int, int]:
-        """Returns the first byte and the one after the last."""
+        """Returns the addresses of the first byte and of the byte after the last."""
         if self.strides is None:
             return self.address, self.address + math.prod(self.shape) * self.itemsize
         spans = [(extent - 1) * stride for extent, stride in zip(self.shape, self.strides)]
@@ -46,11 +46,12 @@ class Region(NamedTuple):
 
     def view(self) -> np.ndarray:
         """Returns an array at the same addresses. Its elements must not be read."""
-        return np.asarray(_Shown({"data": (self.address, True), "shape": self.shape, "strides": self.strides,
-                                  "typestr": f"|V{self.itemsize}", "version": 3}))
+        return np.asarray(_ArrayInterface({
+            "data": (self.address, True), "shape": self.shape, "strides": self.strides,
+            "typestr": f"|V{self.itemsize}", "version": 3}))
 
     def overlaps_itself(self) -> bool:
-        """True if two indices refer to one element."""
+        """Returns True if two indices refer to one element."""
         if self.strides is None:
             return False
         inner = self.itemsize
@@ -62,7 +63,7 @@ class Region(NamedTuple):
         else:
             return False
         rest = self.view()
-        while rest.ndim:  # two indices that differ first in this dim
+        while rest.ndim:  # checks pairs of indices whose first difference is in this dim
             if rest.shape[0] > 1 and _share(rest[0, ...], rest[1:]):
                 return True
             rest = rest[0, ...]
@@ -70,7 +71,7 @@ class Region(NamedTuple):
 
 
 class _Mappings:
-    """The files and shared memories that this process has mapped: two mappings of one are the same memory."""
+    """The files and shared memories that this process has mapped. Two mappings of a file are one memory."""
 
     _LINE = re.compile(rb"^([0-9a-f]+)-([0-9a-f]+) ..[-x]s ([0-9a-f]+) (\S+ (?!0 )\d+)", re.M)
     _ABOVE = 1 << 40  # no address of a view is 0
@@ -78,15 +79,15 @@ class _Mappings:
     def __init__(self) -> None:
         try:
             with open("/proc/self/maps", "rb") as file:
-                found = self._LINE.findall(file.read())
+                lines = self._LINE.findall(file.read())
         except OSError:
-            found = []  # another system than Linux
+            lines = []  # another system than Linux
         self._rows = [(int(begin, 16), int(end, 16), int(offset, 16), what.decode())
-                      for begin, end, offset, what in found]
+                      for begin, end, offset, what in lines]
         self._begins = [row[0] for row in self._rows]
 
     def placed(self, region: Region) -> Region:
-        """Returns the region by its place in the file that is mapped there, if any."""
+        """Returns the region as a place in the file that is mapped there, if any."""
         if region.space or not self._rows:
             return region
         number = bisect.bisect_right(self._begins, region.interval()[0]) - 1
@@ -97,14 +98,14 @@ class _Mappings:
 
 
 def strides_without_ones(shape: Sequence[int], strides: Sequence[int]) -> tuple[int, ...]:
-    """Returns the strides with 0 for dims of extent 1, where they have no meaning."""
+    """Returns the strides, with 0 for dims of extent 1, where a stride has no meaning."""
     return tuple(stride if extent > 1 else 0 for extent, stride in zip(shape, strides))
 
 
-def _share(one: np.ndarray, other: np.ndarray) -> bool:
-    """True if an element is in both, or if that is too hard to find out."""
+def _share(first: np.ndarray, second: np.ndarray) -> bool:
+    """Returns True if an element is in both views, or if that is too hard to find out."""
     try:
-        return np.shares_memory(one, other, max_work=_MOST_WORK)  # type: ignore[arg-type]
+        return np.shares_memory(first, second, max_work=_MOST_WORK)  # type: ignore[arg-type]
     except (np.exceptions.TooHardError, OverflowError):
         return True
 
@@ -114,14 +115,14 @@ def several_places(name: str) -> str:
 
 
 class Regions:
-    """The memory that a load is going to fill, by names. None of it is touched."""
+    """The memory that a load is going to fill, by name. This class does not touch it."""
 
     def __init__(self) -> None:
         self._names: dict[Region, str] = {}
 
     def add(self, name: str, region: Region | None) -> str | None:
-        """Returns the name that the very same elements already have, if any: they are tied, and filled
-        once."""
+        """Adds a region. Returns the name that the very same elements already have, if any: they are tied,
+        and filled once."""
         if region is None or 0 in region.shape:
             return None
         first = self._names.get(region)
@@ -130,9 +131,10 @@ class Regions:
         return first
 
     def faults(self) -> list[str]:
-        """Returns a message for each target that shares an element with itself or with another one."""
-        found = [several_places(name) for region, name in self._names.items() if region.overlaps_itself()]
-        # Regions that end after the next one begins: end, space, common divisor of steps, region and name.
+        """Returns a message for each target that shares an element with itself or with another target."""
+        messages = [several_places(name) for region, name in self._names.items() if region.overlaps_itself()]
+        # Regions that end after the next region begins, as (end, space, common divisor of steps, region,
+        # name).
         ends: list[tuple[int, str, int, Region, str]] = []
         views: dict[Region, np.ndarray] = {}
         mappings = _Mappings()
@@ -145,11 +147,11 @@ class Regions:
                 common = math.gcd(step, other_step)
                 apart = (region.address - other.address) % common if step and other_step else 0
                 if apart >= other.itemsize and apart + region.itemsize <= common:
-                    continue  # as columns of one matrix are
+                    continue  # like columns of one matrix
                 for new in {other, region} - views.keys():
                     views[new] = new.view()
                 if _share(views[other], views[region]):
-                    found.append(f"{other_name!r} and {name!r} share memory here: "
-                                 "needed is memory of its own for each")
+                    messages.append(f"{other_name!r} and {name!r} share memory here: "
+                                    "needed is memory of its own for each")
             ends.append((end, space, step, region, name))
-        return found
+        return messages

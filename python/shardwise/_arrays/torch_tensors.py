@@ -1,4 +1,4 @@
-"""Tensors of torch as memory that the core reads and writes."""
+"""Gives the core the memory of torch's tensors to read and write."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ OURS: dict[torch.dtype, str] = {theirs: ours for ours, theirs in TORCH.items()}
 
 
 def dtype_name(tensor: torch.Tensor, name: str) -> str:
-    """Our name of its dtype. Raises Unsupported, naming the tensor."""
+    """Returns our name of a tensor's dtype. Raises Unsupported, with the name of the tensor."""
     if tensor.is_quantized:
         raise Unsupported(f"tensor {name!r} is quantized: save its int_repr(), scale and zero point")
     if is_lazy(tensor):
@@ -43,28 +43,28 @@ def dtype_name(tensor: torch.Tensor, name: str) -> str:
 
 
 def name_of_dtype(dtype: torch.dtype, name: str) -> str:
-    """Our name of the dtype that this tensor has. Raises Unsupported, naming the tensor."""
-    found = OURS.get(dtype)
-    if found is None:
-        instead = ("tensor.to(torch.complex64)" if dtype.is_complex
-                   else "tensor.int_repr(), its scale and zero point"
-                   if str(dtype).startswith(("torch.qint", "torch.quint"))
-                   else "tensor.view(torch.uint8), which keeps its bits")
+    """Returns our name of a dtype. Raises Unsupported, with the name of the tensor that has it."""
+    ours = OURS.get(dtype)
+    if ours is None:
+        advice = ("tensor.to(torch.complex64)" if dtype.is_complex
+                  else "tensor.int_repr(), its scale and zero point"
+                  if str(dtype).startswith(("torch.qint", "torch.quint"))
+                  else "tensor.view(torch.uint8), which keeps its bits")
         raise Unsupported(f"tensor {name!r} has dtype {dtype}: needed is one of {', '.join(map(str, OURS))}: "
-                          f"write {instead}")
-    return found
+                          f"write {advice}")
+    return ours
 
 
 def settled(tensor: torch.Tensor) -> torch.Tensor:
-    """The tensor that a collective makes, once that has ended: until then it is in a wrapper that has no
-    memory."""
+    """Returns the tensor, or the result of a collective once that has ended. Until then a wrapper without
+    memory stands for the result."""
     wait = getattr(tensor, "wait", None) if type(tensor).__name__ == "AsyncCollectiveTensor" else None
     return tensor if wait is None else wait()
 
 
 def address_of(tensor: torch.Tensor) -> int:
-    """Returns the address of its first element; 0 if it has no own memory: it is empty, wraps others, or was
-    freed."""
+    """Returns the address of a tensor's first element; 0 if it has no memory, because it is empty, wraps
+    other tensors, or was freed."""
     if isinstance(tensor, FakeTensor):
         return 0
     try:
@@ -74,7 +74,8 @@ def address_of(tensor: torch.Tensor) -> int:
 
 
 def region_of(tensor: torch.Tensor, layout: str = "") -> Region | None:
-    """Its memory; None if it has none of its own. layout: how a DTensor is cut whose local tensor it is."""
+    """Returns the memory of a tensor; None if it has no memory. layout: the cut of the DTensor whose local
+    tensor it is."""
     address = address_of(tensor)
     if not address:
         return None
@@ -91,7 +92,7 @@ def _is_wrapper(tensor: torch.Tensor) -> bool:
 
 
 def no_memory(tensor: torch.Tensor, name: str) -> str:
-    """Returns the message for a tensor that has elements, and no address."""
+    """Returns the message for a tensor that has elements but no address."""
     kind = f"{type(tensor).__module__}.{type(tensor).__qualname__}"
     flatten = getattr(tensor, "__tensor_flatten__", None)
     if flatten is not None:
@@ -105,8 +106,8 @@ def no_memory(tensor: torch.Tensor, name: str) -> str:
 
 
 def on_host(tensor: torch.Tensor, name: str) -> torch.Tensor:
-    """Its elements in host memory as they are meant: conjugate and negative views are resolved. Shares the
-    memory of a plain tensor on the CPU."""
+    """Returns the elements of a tensor in host memory, with conjugate and negative views resolved. The result
+    shares the memory of a plain tensor on the CPU."""
     if tensor.is_nested:
         raise Unsupported(f"tensor {name!r} is nested, of parts that differ in shape: needed are these, "
                           "tensor.unbind()")
@@ -121,8 +122,8 @@ def on_host(tensor: torch.Tensor, name: str) -> torch.Tensor:
 
 
 def empty_beside(own: torch.Tensor | None, shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
-    """New memory on the device of a tensor; cut as a DTensor is, as far as this shape can be. None: on the
-    host."""
+    """Returns a new tensor on the device of `own` (None: the host), cut like `own` if that is a DTensor and
+    as far as the shape allows."""
     if isinstance(own, DTensor):
         placements = [p if type(p) is Shard and p.dim < len(shape) else Replicate() for p in own.placements]
         return distributed_empty(*shape, dtype=dtype, device_mesh=own.device_mesh, placements=placements)
@@ -133,13 +134,14 @@ _SAME_SIZE = {1: np.uint8, 2: np.int16, 4: np.int32, 8: np.int64, 16: np.complex
 
 
 def is_shareable(array: np.ndarray[Any, Any]) -> bool:
-    """True if torch can show its layout; it cannot show fields of packed records, or reversed arrays."""
+    """Returns True if a torch tensor can have the layout of the array. It cannot have that of a field of
+    packed records, or of a reversed array."""
     return all(stride >= 0 and stride % array.itemsize == 0 for stride in array.strides)
 
 
 def shared_tensor(array: np.ndarray[Any, Any]) -> torch.Tensor:
-    """A tensor on the memory of an array, of any dtype that both have; on a copy, if torch cannot show its
-    layout."""
+    """Returns a tensor on the memory of an array, of any dtype that both libraries have, or on a copy if the
+    array is read-only or is_shareable() is False."""
     dtype = TORCH[name_of(array.dtype)]
     if not array.flags.writeable or not is_shareable(array):
         array = array.copy()
@@ -149,20 +151,21 @@ def shared_tensor(array: np.ndarray[Any, Any]) -> torch.Tensor:
 
 
 def array_of(tensor: torch.Tensor) -> np.ndarray[Any, Any]:
-    """Its elements on the host, row-major, of numpy's dtype; on its memory, if they are there so."""
+    """Returns the elements of a tensor on the host, row-major, with numpy's dtype. Shares the memory of a
+    tensor that is so already."""
     plain = tensor.detach().resolve_conj().resolve_neg().cpu().contiguous()
     wanted = NUMPY[OURS[plain.dtype]]
     if wanted.type.__module__ == "numpy":
-        found: np.ndarray[Any, Any] = plain.numpy()
-        return found
+        array: np.ndarray[Any, Any] = plain.numpy()
+        return array
     return plain.view(torch.uint8 if wanted.itemsize == 1 else torch.int16).numpy().view(wanted)
 
 
 class Memory:
-    """A tensor on the host as numpy would show it, which cannot show all dtypes."""
+    """A tensor on the host with numpy's array interface, also for dtypes that numpy lacks."""
 
     def __init__(self, tensor: torch.Tensor) -> None:
-        self._tensor = tensor  # keeps it
+        self._tensor = tensor  # keeps its memory alive
         self.shape = tuple(tensor.shape)
         self.strides = tuple(s * tensor.element_size() for s in tensor.stride())
         self.size = tensor.numel()
@@ -173,16 +176,17 @@ class Memory:
 
 
 class TensorReads:
-    """Boxes of tensors, to be read into tensors wherever these are. What the core cannot write in place
-    (other strides or dtypes, accelerators) passes through host memory, a part at a time."""
+    """Reads boxes of tensors into tensors on any device. Boxes that the core cannot write in place (for other
+    strides or dtypes, or accelerators) pass through host memory, a part at a time."""
 
     def __init__(self, reader: _core.Reader) -> None:
         self._reader = reader
-        self.bytes = 0  #: of all boxes, as stored
+        self.bytes = 0  #: the bytes of all boxes, as stored
         self._boxes: list[tuple[int, Sequence[int], torch.Tensor, torch.dtype]] = []
 
     def add(self, number: int, begin: Sequence[int], target: torch.Tensor, dtype: torch.dtype) -> None:
-        """The box of tensor `number`, stored as dtype, that begins at an index and has the target's shape."""
+        """Adds the box of tensor `number`, stored as `dtype`, that begins at an index and has the shape of
+        the target."""
         if target.numel():
             self.bytes += target.numel() * dtype.itemsize
             self._boxes.append((number, begin, target, dtype))
@@ -216,20 +220,20 @@ class TensorReads:
 
 
 def is_plain_memory(tensor: torch.Tensor) -> bool:
-    """True if the core can write its elements where they are."""
+    """Returns True if the core can write the elements of a tensor in place."""
     return (tensor.device.type == "cpu" and tensor.is_contiguous() and tensor.layout == torch.strided
             and not tensor.is_conj() and not tensor.is_neg())
 
 
 def memory_device(operation: str, device: Any) -> torch.device:
-    """Returns a device that holds values. Raises InvalidArgument if it is no device, is not there, or has no
-    memory."""
+    """Returns a device that can hold values. Raises InvalidArgument if the argument is no device, or if the
+    device is missing or has no memory."""
     try:
-        found = torch.device(device)
-        torch.empty(0, device=found)
+        checked = torch.device(device)
+        torch.empty(0, device=checked)
     except (RuntimeError, TypeError, ValueError, AssertionError) as error:
         raise InvalidArgument(f"{operation}: device is {device!r}: {str(error).splitlines()[0]}: "
                               "needed is one of this machine") from None
-    if found.type == "meta":
+    if checked.type == "meta":
         raise InvalidArgument(f"{operation}: device is 'meta', which has no memory: needed is another")
-    return found
+    return checked

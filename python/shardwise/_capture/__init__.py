@@ -1,1 +1,1 @@
-"""Training steps as programs: the front ends of PyTorch and JAX."""
+"""Turns training steps of PyTorch and JAX into programs."""

@@ -1,4 +1,4 @@
-"""The arguments of capture()."""
+"""Checks the arguments of capture()."""
 
 from __future__ import annotations
 
@@ -29,13 +29,13 @@ _OTHERS = {
 
 def example_of(step: Callable[..., Any], example: tuple[Any, ...], more: Mapping[str, Any],
                known: tuple[str, ...]) -> tuple[Any, ...]:
-    """Returns the arguments of step, in order. more: arguments given by the step's own names. A single tuple
-    stands for all arguments if the step does not take it as one. Raises InvalidArgument for arguments that
-    the step does not take, TypeError for unknown options."""
+    """Returns the arguments of a step, in order. more: arguments by the step's own names. A single tuple
+    stands for all arguments if the step does not take it as one argument. Raises InvalidArgument for
+    arguments that the step does not take, WrongType for unknown options."""
     name = name_of(step)
     if _is_lowered(step):
         raise InvalidArgument(
-            "capture: found StableHLO, which a step has been lowered to, needed is the function itself: "
+            "capture: found StableHLO of a step, needed is the function itself: "
             "capture(step, x, y)"
         )
     if not callable(step):
@@ -43,10 +43,10 @@ def example_of(step: Callable[..., Any], example: tuple[Any, ...], more: Mapping
                               "needed is a function or a module: capture(step, x, y)")
     try:
         signature = inspect.signature(step)
-        # torch's Module.__call__
+        # Module.__call__ of torch takes anything, so forward() has the arguments.
         if hasattr(step, "forward") and {p.kind for p in signature.parameters.values()} == _ANY:
             signature = inspect.signature(step.forward)
-    except (TypeError, ValueError):  # of a built-in
+    except (TypeError, ValueError):  # a built-in has no signature
         refuse_unknown("capture", more, known, _OTHERS)
         return example
     refuse_unknown("capture", (key for key in more if key not in signature.parameters), known, _OTHERS)
@@ -57,22 +57,22 @@ def example_of(step: Callable[..., Any], example: tuple[Any, ...], more: Mapping
         except TypeError as error:
             return error
 
-    found = bound(example)
-    if isinstance(found, TypeError) and len(example) == 1 and type(example[0]) in (tuple, list):
+    call = bound(example)
+    if isinstance(call, TypeError) and len(example) == 1 and type(example[0]) in (tuple, list):
         unpacked = bound(tuple(example[0]))
-        found = found if isinstance(unpacked, TypeError) else unpacked
-    if isinstance(found, TypeError):
-        raise InvalidArgument(f"capture: found arguments that {name} does not take ({found}), "
+        call = call if isinstance(unpacked, TypeError) else unpacked
+    if isinstance(call, TypeError):
+        raise InvalidArgument(f"capture: found arguments that {name} does not take ({call}), "
                               f"needed are those of its call, one by one: capture({name}, x, y)")
-    if found.kwargs:
-        raise InvalidArgument(f"capture: found {', '.join(found.kwargs)} by name, needed are arguments in "
+    if call.kwargs:
+        raise InvalidArgument(f"capture: found {', '.join(call.kwargs)} by name, needed are arguments in "
                               f"order: capture({name}, x, y), or of a function that calls {name} so")
-    return found.args
+    return call.args
 
 
 @contextmanager
 def refusing_packed(step: Callable[..., Any], example: tuple[Any, ...]) -> Iterator[None]:
-    """Adds advice to a TypeError of a step that is given one tuple: the tuple may be all the arguments."""
+    """Adds advice to a TypeError of a step whose only argument is a tuple: it may hold all arguments."""
     try:
         yield
     except TypeError as error:

@@ -1,1 +1,1 @@
-"""One checkpoint: saved, opened, edited, loaded into arrays, verified and compared."""
+"""Saves, opens, edits, loads, verifies and compares one checkpoint."""

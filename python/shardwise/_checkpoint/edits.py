@@ -1,4 +1,4 @@
-"""Changes of names, dtypes and shapes as a checkpoint is read. The rules are those of `shardwise reshard`."""
+"""Changes names, dtypes and shapes as a checkpoint is read, by the rules of `shardwise reshard`."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def _dtype_name(pattern: str, dtype: Any) -> str:
     if type(dtype).__module__ == "torch":
         return str(dtype).removeprefix("torch.")
     try:
-        if dtype is not None:  # numpy takes it for float64
+        if dtype is not None:  # numpy takes None for float64
             return str(np.dtype(dtype).name)
     except TypeError:
         pass
@@ -77,7 +77,7 @@ def _dtype_name(pattern: str, dtype: Any) -> str:
 def edits_of(names: str | Iterable[str] | None, rename: Rename | None = None, cast: Cast | None = None,
              transpose: Transpose | None = None,
              split: Split | None = None, join: Join | None = None, resize: Resize | None = None) -> Edits:
-    """Returns the edits in the form that the core takes. names: patterns; None: all."""
+    """Returns the edits in the form that the core takes. names: patterns; None selects all."""
     patterns = [] if names is None else [names] if isinstance(names, str) else list(names)
     if names is not None and not patterns:
         raise InvalidArgument("names is empty, needed is a pattern, or None for all")
@@ -90,8 +90,8 @@ def edits_of(names: str | Iterable[str] | None, rename: Rename | None = None, ca
 
 def chosen(operation: str, there: Iterable[str], names: str | Iterable[str] | None,
            exclude: Iterable[str] = ()) -> list[str]:
-    """Returns the names that a pattern of `names` matches (None: all) and no pattern of `exclude`; "*" stands
-    for any characters, "?" for one. Raises InvalidArgument for a pattern that matches nothing, and if nothing
+    """Returns the names that match a pattern of `names` (None: all) and no pattern of `exclude`. "*" stands
+    for any characters, "?" for one. Raises InvalidArgument for a pattern that matches nothing, and if no name
     is left."""
     every = list(there)
     patterns = ["*"] if names is None else edits_of(names)[0]
@@ -108,8 +108,8 @@ def chosen(operation: str, there: Iterable[str], names: str | Iterable[str] | No
     return kept
 
 
-class Made(NamedTuple):
-    """A name after edits, and the names of its parts. is_whole: it is one stored tensor, whole and not
+class EditedName(NamedTuple):
+    """A name after edits, and the stored names of its parts. is_whole: it is exactly one stored tensor, not
     transposed."""
 
     name: str
@@ -117,41 +117,41 @@ class Made(NamedTuple):
     is_whole: bool
 
 
-def edited_document(document: Mapping[str, Any], names: Sequence[Made]) -> dict[str, Any]:
-    """Returns the document of a checkpoint with the new names, and without tensors that have no new name.
-    Objects are left to the caller."""
-    made = dict(document)
+def edited_document(document: Mapping[str, Any], names: Sequence[EditedName]) -> dict[str, Any]:
+    """Returns the document of a checkpoint with the new names, and without tensors that have no new name. The
+    caller edits the objects."""
+    copy = dict(document)
     used = Counter(part for name in names for part in name.parts)
-    # Tensors that are neither joined nor split; they may have another name, or be transposed.
+    # These tensors are neither joined nor split, though they may be renamed or transposed.
     new = {name.parts[0]: name.name for name in names if len(name.parts) == used[name.parts[0]] == 1}
-    if "per_rank" in made:  # stored as name@rank0, or its parts as name@rank0.part
+    if "per_rank" in copy:  # stored as name@rank0, or its parts as name@rank0.part
         new = {**new, **{name.partition(_PER_RANK)[0]: now.partition(_PER_RANK)[0]
-                         for name, now in new.items() if name.partition(_PER_RANK)[0] in made["per_rank"]}}
-        made["per_rank"] = {new[name]: ranks for name, ranks in made["per_rank"].items() if name in new}
-    if "numpy" in made:
-        made["numpy"] = {name.name: made["numpy"][name.parts[0]]
-                         for name in names if name.parts[0] in made["numpy"]}
-    if "aliases" in made:
-        made["aliases"] = {new[alias]: new[name]
-                           for alias, name in made["aliases"].items() if alias in new and name in new}
-    if "paths" in made:
-        paths = {name: encoded for name, encoded in made["paths"].items()}
-        made["paths"] = {new[name]: _moved(path, name, new[name])
+                         for name, now in new.items() if name.partition(_PER_RANK)[0] in copy["per_rank"]}}
+        copy["per_rank"] = {new[name]: ranks for name, ranks in copy["per_rank"].items() if name in new}
+    if "numpy" in copy:
+        copy["numpy"] = {name.name: copy["numpy"][name.parts[0]]
+                         for name in names if name.parts[0] in copy["numpy"]}
+    if "aliases" in copy:
+        copy["aliases"] = {new[alias]: new[name]
+                           for alias, name in copy["aliases"].items() if alias in new and name in new}
+    if "paths" in copy:
+        paths = {name: encoded for name, encoded in copy["paths"].items()}
+        copy["paths"] = {new[name]: _moved(path, name, new[name])
                          for name, path in paths.items() if name in new}
-        made["paths"].update({name.name: _moved(paths[name.parts[0]], name.parts[0], name.name)
-                              for name in names if name.parts[0] in paths and name.name not in made["paths"]})
-    tree = made.get("tree")
+        copy["paths"].update({name.name: _moved(paths[name.parts[0]], name.parts[0], name.name)
+                              for name in names if name.parts[0] in paths and name.name not in copy["paths"]})
+    tree = copy.get("tree")
     if isinstance(tree, dict) and tree.get("kind") == "pytree":
         leaves = dict(_leaves_of(tree["root"]))
         is_key = {name for name, leaf in leaves.items() if isinstance(leaf, dict)}
         same = {name.name for name in names if name.is_whole or not is_key.intersection(name.parts)}
         if leaves.keys() - new.keys() or any(new[name] != name or name not in same for name in leaves):
-            # A tree of names replaces it: its keys are those before the edits.
+            # The keys of the tree are those before the edits, so a flat tree of names replaces it.
             items = [[name.name, {**leaves[name.parts[0]], "name": name.name} if name.is_whole
                       and name.parts[0] in is_key else name.name]
                      for name in names if name.parts[0] in leaves]
-            made["tree"] = {"kind": "pytree", "root": {"node": "", "items": items}}
-    return made
+            copy["tree"] = {"kind": "pytree", "root": {"node": "", "items": items}}
+    return copy
 
 
 def _moved(encoded: Any, name: str, now: str) -> Any:
@@ -159,8 +159,8 @@ def _moved(encoded: Any, name: str, now: str) -> Any:
 
 
 def _new_path(path: Path, name: str, now: str) -> Path:
-    """Returns a path for a new name: keys that stay at both ends, and new ones between, one if there was
-    one."""
+    """Returns a path for a new name: it keeps the keys that stay at both ends, and puts new keys between
+    them; one key stays one key."""
     separator = next((s for s in (".", "/") if s.join(map(str, path)) == name), None)
     if separator is None:
         return (now,)

@@ -1,4 +1,4 @@
-"""A load into a target of numpy's arrays, which are filled in place."""
+"""Loads a checkpoint into a target, whose numpy arrays are filled in place."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ log = logging.getLogger("shardwise")
 
 
 def _taken_apart(flat: Flat, containers: Collection[Path]) -> Flat:
-    """Splits containers without arrays into leaves, unless they are stored whole. containers: paths stored in
-    parts."""
+    """Splits containers without arrays into leaves, unless they are stored whole. containers: the paths that
+    are stored in parts."""
     parts = Flat({}, dict(flat.kinds))
     for path, leaf in flat.leaves.items():
         if path in containers and is_container(leaf) and not is_array(leaf) and any(True
@@ -38,11 +38,11 @@ def _taken_apart(flat: Flat, containers: Collection[Path]) -> Flat:
 
 
 class Filling:
-    """A load of a checkpoint into a target. Nothing is read, or changed, before run()."""
+    """A load of a checkpoint into a target. run() reads and changes; the constructor only checks."""
 
     def __init__(self, checkpoint: Checkpoint, target: Mapping[str, Any], *, strict: bool,
                  skip_mismatched: bool, resize: Mapping[str, str] | None) -> None:
-        """Raises one InvalidArgument naming everything that does not fit."""
+        """Raises one InvalidArgument that names everything that does not fit."""
         self._checkpoint, self._skip_mismatched, self._resizing = checkpoint, skip_mismatched, Resizing(
             resize)
         places = {place: name for name, place in checkpoint.paths.items()}
@@ -50,7 +50,7 @@ class Filling:
                                   {place[:depth] for place in places for depth in range(1, len(place))})
         self._found = dict(self._flat.leaves)
         self._boxes: list[tuple[int, tuple[int, ...], np.ndarray]] = []
-        self._copies: list[tuple[np.ndarray, np.ndarray]] = []  # from the array that is read, to the target's
+        self._copies: list[tuple[np.ndarray, np.ndarray]] = []  # the array that is read, and its destination
         self._scalars: list[tuple[Path, np.ndarray]] = []
         self._regions = Regions()
         self._wrong: list[str] = []
@@ -65,9 +65,9 @@ class Filling:
             if stored[path] in there:
                 self._add(path, stored[path], leaf)
             elif id(leaf) in tied:
-                pass  # the array is filled by another of its names
+                pass  # another name of the array fills it
             elif not strict:
-                missing.append(names[path])  # it stays
+                missing.append(names[path])  # the leaf stays as it is
             else:
                 import difflib
 
@@ -118,7 +118,7 @@ class Filling:
                                f"the target {leaf.dtype} {list(leaf.shape)}")
         elif tuple(leaf.shape) != tensor.shape and not self._resizing.allows(name, tensor.shape,
                                                                              tuple(leaf.shape)):
-            pass  # it stays
+            pass  # the leaf stays as it is
         elif isinstance(leaf, np.generic):
             array = np.empty((), tensor.dtype)
             self._read(tensor, array, ())
@@ -140,16 +140,17 @@ class Filling:
             self._wrong.append(differ_text(tied, name))
 
     def _read(self, tensor: Tensor, array: np.ndarray, common: tuple[int, ...]) -> None:
-        """Plans the read of the common elements, which are at the beginning of both."""
+        """Plans the read of the common elements, which are at the beginning of tensor and array."""
         index: Any = (*map(slice, common), ...)
-        place = array[index]  # a view, of no dims, too
+        place = array[index]  # a view, even of an array without dims
         into = place if place.flags.c_contiguous else aligned_empty(common, tensor.dtype)
         self._boxes.append((tensor.number, (0,) * len(common), into))
         if into is not place:
             self._copies.append((into, place))
 
     def run(self) -> dict[str, Any]:
-        """Reads all. Returns the target's tree, with the saved values in place of its objects and scalars."""
+        """Reads all boxes. Returns the tree of the target, with the saved values in place of its objects and
+        scalars."""
         read_boxes(self._checkpoint._reader, self._boxes)
         for array, place in self._copies:
             place[...] = array

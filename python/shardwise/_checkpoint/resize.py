@@ -1,4 +1,4 @@
-"""Tensors that have grown or shrunk: a load fills the part common to both shapes, on request only."""
+"""Lets a load fill the common part of tensors that have grown or shrunk, on request only."""
 
 from __future__ import annotations
 
@@ -15,7 +15,8 @@ the beginning of the stored one."""
 
 
 def check_extents(what: str, skip_mismatched: bool, resize: object) -> None:
-    """Checks the options of a load without a target: resize must give extents. Raises InvalidArgument."""
+    """Checks the options of a load without a target, where resize must give extents. Raises
+    InvalidArgument."""
     says_none = isinstance(resize, Mapping) and not {"pad", "slice"}.isdisjoint(resize.values())
     for name, value in (("resize", resize if says_none else None), ("skip_mismatched", skip_mismatched)):
         if value:
@@ -32,7 +33,8 @@ class Resizing:
         self._unused = dict.fromkeys(self._rules)
 
     def allows(self, name: str, stored: tuple[int, ...], wanted: tuple[int, ...]) -> bool:
-        """True if a tensor of this name may have the wanted shape. The first rule that matches counts."""
+        """Returns True if a tensor of this name may have the wanted shape. The first rule that matches
+        counts."""
         pattern = next((pattern for pattern in self._rules if fnmatch.fnmatchcase(name, pattern)), None)
         if pattern is None or len(stored) != len(wanted):
             return False

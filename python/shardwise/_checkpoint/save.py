@@ -1,4 +1,4 @@
-"""Saving to a path, by one process or by all of a job."""
+"""Saves a checkpoint to a path, by one process or by all processes of a job."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from ..group import Call, Group, single
 
 log = logging.getLogger("shardwise")
 
-#: Path of the step before, whose unchanged chunks are not written again; empty if there is no such step.
+#: Returns the path of the step before, whose unchanged chunks are linked; empty if there is no such step.
 FindEarlier = Callable[[], str]
 
 
@@ -44,39 +44,40 @@ class SaveStats:
     """The result of a save."""
 
     path: str
-    logical_bytes: int  #: of the tensors
-    stored_bytes: int  #: of their chunks that were written, compressed
-    file_bytes: int  #: of all files
+    logical_bytes: int  #: size of the tensors
+    stored_bytes: int  #: size of their compressed chunks that were written
+    file_bytes: int  #: size of all files
     chunks: int
-    seconds: float  #: until it was committed
-    skipped: bool = False  #: nothing was written: existing="skip" found it there, or a save was under way
-    #: what could not be done after the commit: parity, or the removal of older steps, which is tried again
+    seconds: float  #: time until the commit
+    skipped: bool = False  #: True if nothing was written: existing="skip", or another save was under way
+    #: why parity, or the removal of older steps, failed after the commit; a later save tries the removal
+    #: again
     cleanup_error: str = ""
-    parity_bytes: int = 0  #: of its parity files: CheckpointManager(parity_blocks=...)
-    #: of the logical bytes, those of chunks that had not changed and were not written again
+    parity_bytes: int = 0  #: size of the parity files: CheckpointManager(parity_blocks=...)
+    #: the part of logical_bytes in chunks that had not changed and were linked
     unchanged_bytes: int = 0
-    blocked_seconds: float = 0.0  #: how long the caller of save() or save_async() waited
-    plan_seconds: float = 0.0  #: of `seconds`, on the slowest process: until all writes were planned;
-    write_seconds: float = 0.0  #: until its shard file was on the disk;
-    publish_seconds: float = 0.0  #: and all the rest
-    #: of copies of the arrays on this process, and of the buffers of the one that has most
+    blocked_seconds: float = 0.0  #: time that the caller of save() or save_async() waited
+    plan_seconds: float = 0.0  #: the part of `seconds` that planned the writes, on the slowest process
+    write_seconds: float = 0.0  #: the part that wrote its shard file to the disk
+    publish_seconds: float = 0.0  #: the rest of `seconds`
+    #: size of the copies of arrays on this process, and of the buffers of the process that has most
     memory_bytes: int = 0
-    error: str = ""  #: why nothing was saved, with the rank: on_save_error="warn"; `path` is empty
-    failed_saves: int = 0  #: saves in a row that failed before this one, and this one if it did
+    error: str = ""  #: why nothing was saved, with the rank, if on_save_error="warn"; `path` is empty then
+    failed_saves: int = 0  #: number of failed saves in a row, with this one if it failed
 
 
 @dataclass
 class Plan:
-    """One process's part of a save."""
+    """The part that one process has in a save."""
 
     sources: Sources
-    objects: dict[str, Any] = field(default_factory=dict)  #: by name, encoded
+    objects: dict[str, Any] = field(default_factory=dict)  #: encoded, by name
     aliases: dict[str, str] = field(default_factory=dict)  #: second names of tensors
     tree: Any = None  #: JSON
-    extra: dict[str, Any] = field(default_factory=dict)  #: more keys of the document, JSON
+    extra: dict[str, Any] = field(default_factory=dict)  #: other keys of the document, JSON
 
     def document(self) -> str:
-        """Returns all that is stored besides the tensors, as one JSON text; empty if there is nothing."""
+        """Returns everything but the tensors as one JSON text; empty if there is nothing."""
         document = {**self.extra}
         for key, value in (("objects", self.objects), ("aliases", self.aliases), ("tree", self.tree)):
             if value:
@@ -93,8 +94,8 @@ class Plan:
 
 
 def encode_objects(objects: Mapping[str, Any]) -> dict[str, Any]:
-    """Raises one TypeError (one InvalidArgument, if all is nested too deep) that names all that cannot be
-    stored."""
+    """Returns the objects as JSON values. Raises one WrongType that names all objects that cannot be stored,
+    or one InvalidArgument if all of them are nested too deep."""
     encoded: dict[str, Any] = {}
     wrong = []
     only_deep = True
@@ -114,7 +115,7 @@ def encode_objects(objects: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def plan_of(tensors: Mapping[str, Any], metrics: Mapping[str, Any] | None = None) -> Plan:
-    """A plan of a mapping of names: arrays, objects that JSON can hold, and dicts, lists and tuples of them.
+    """Returns the plan for arrays, objects that JSON can hold, and dicts, lists and tuples of them, by name.
     metrics: encoded."""
     flat = flattened(tensors)
     names = names_of(flat.leaves, "/")
@@ -141,21 +142,22 @@ def save(path: Path, tensors: Mapping[str, Any], *, user: Any = None, codec: Cod
          unchanged_since: Path | None = None) -> SaveStats:
     """Saves arrays and plain objects as the checkpoint `path`, a directory of any name.
 
-    Values may be arrays of any strides and byte order, of numpy or of what has `__array__`; None, bool, int,
-    float, str, bytes, set, enums; and dicts, lists and tuples of all of these. Arrays within them have names
-    of their own: the keys that lead to them, joined with "/". Nothing is at `path` until every byte is on the
-    disk.
+    Values may be arrays of any strides and byte order, of numpy or of a class that has `__array__`; None,
+    bool, int, float, str, bytes, set, enums; and dicts, lists and tuples of all of these. An array within
+    them is named by the keys that lead to it, joined with "/". Nothing is at `path` until every byte is on
+    the disk.
 
     codec: "zstd", "none", or "auto" (zstd if the disk does not wait for it). existing: "fail"; "replace",
     which replaces an existing checkpoint in one step; or "skip", which writes nothing if a valid checkpoint
     is there (SaveStats.skipped). user: any JSON. memory: host bytes beyond the arrays. unchanged_since: a
-    checkpoint on the same file system, of an earlier step: chunks of about 1 MiB that have not changed since
-    are not written again but linked. What is saved stays whole if that one is removed.
+    checkpoint of an earlier step on the same file system; chunks of about 1 MiB that have not changed since
+    then are linked, not written again. The new checkpoint stays whole if the earlier one is removed.
 
-    In a bucket a path is a step's, as "s3://bucket/runs/step-00000100"; a CheckpointManager keeps several.
-    SaveStats.path names the generation of it that was written, and the step's path stands for the newest.
+    In a bucket the path is that of a step, as "s3://bucket/runs/step-00000100"; a CheckpointManager keeps
+    several. SaveStats.path names the generation of the step that was written; the path of the step stands for
+    the newest generation.
 
-    Raises AlreadyExists, TypeError for what cannot be stored, InvalidArgument, Unsupported, IOFailed.
+    Raises AlreadyExists, WrongType for a value that cannot be stored, InvalidArgument, Unsupported, IOFailed.
     """
     check_choice("existing", existing, ("fail", "replace", "skip"))
     check_codec(codec)
@@ -167,15 +169,14 @@ def save(path: Path, tensors: Mapping[str, Any], *, user: Any = None, codec: Cod
 
 def write_groups(path: str, count: int, sources_of: Callable[[int], Sources], document: Callable[[], str], *,
                  user_json: str = "{}", existing: Existing = "fail", codec: Codec = "zstd") -> str:
-    """Saves groups of boxes by and by, each as a shard file of its own: one is in memory at a time. The
-    document is asked for after them. Returns the path."""
+    """Saves groups of boxes one after another, each as a shard file, so that one group is in memory at a
+    time. Calls document() after the last group. Returns the path."""
     attempt = _core.Attempt(path, existing)
     try:
         records = []
         for number in range(count):
             sources = sources_of(number)  # kept while it is written
-            # Each group is a writer of its own, of pieces that are listed: no rule has to say which are
-            # whose.
+            # Each group is a separate writer of listed pieces, so no rule has to divide the pieces.
             records.append(_core.write_shards(attempt.directory, number, list(range(count + 1)), sources.list,
                                               codec, MEMORY, 0, None))
             del sources
@@ -193,8 +194,8 @@ def _skipped(path: str) -> SaveStats:
 
 def call_of(group: Group, path: str, *, user: Any, codec: str, existing: str, deadline: float,
             **more: Any) -> Call:
-    """Returns the call with which all processes of a group save; its path and options must be the same for
-    all of them."""
+    """Returns the save call of all processes of a group. The path and the options must be equal on all of
+    them."""
     try:
         text = _objects.plain_json({} if user is None else user, "user")
     except (TypeError, ValueError) as error:
@@ -209,19 +210,19 @@ def call_of(group: Group, path: str, *, user: Any, codec: str, existing: str, de
 
 @dataclass
 class Caller:
-    """Who calls a save: since when it waits, how long if it goes on before the save has ended, and bytes of
-    its copies."""
+    """The time that the caller of a save waits, and the bytes of its copies. waited: seconds, if the caller
+    went on before the save ended."""
 
     begun: float = field(default_factory=time.monotonic)
     waited: float | None = None
     copied_bytes: int = 0
 
     def part(self) -> tuple[float, bool, int]:
-        """Returns how long it has waited, True if it still does, and the copied bytes."""
+        """Returns the seconds that the caller has waited, whether it still waits, and the copied bytes."""
         waited = time.monotonic() - self.begun if self.waited is None else self.waited
         return waited, self.waited is None, self.copied_bytes
 
-    def told(self, stats: SaveStats) -> SaveStats:
+    def add_to(self, stats: SaveStats) -> SaveStats:
         if not stats.skipped:
             stats.blocked_seconds = self.part()[0]
             stats.memory_bytes += self.copied_bytes
@@ -229,7 +230,7 @@ class Caller:
 
 
 def shown_by_first(progress: Progress, rank: int, path: str) -> ProgressFunction | None:
-    """Returns the function that a save reports its progress to. Only rank 0 shows a bar."""
+    """Returns the function that gets the progress of a save. Only rank 0 shows a bar."""
     return function_of(None if progress is True and rank else progress, f"save {os.path.basename(path)}")
 
 
@@ -271,10 +272,10 @@ def write_together(
     find_earlier: FindEarlier = no_step,
     caller: Caller | None = None,
 ) -> SaveStats:
-    """Saves by all processes of a group: rank r stands for the devices [starts[r], starts[r + 1]).
+    """Saves by all processes of a group. Rank r stands for the devices [starts[r], starts[r + 1]).
 
-    What fails on one rank is raised on all, and then nothing is committed. A progress function is
-    told of what its rank writes; a bar is shown by rank 0. find_earlier: called on rank 0, for all.
+    A failure on one rank raises on all ranks, and nothing is committed. A progress function gets the bytes
+    that its rank writes; rank 0 shows a bar. find_earlier: called on rank 0, for all ranks.
     """
     arguments = core_arguments(plan, group, starts, user, codec, existing)
     stats = SaveStats(**_core.save_together(call, path, **arguments, find_earlier=find_earlier, memory=memory,
@@ -283,17 +284,17 @@ def write_together(
     if stats.skipped:
         return _skipped(path)
     log_saved(stats, group)
-    return stats if caller is None else caller.told(stats)
+    return stats if caller is None else caller.add_to(stats)
 
 
 def said_of(plan: Plan, starts: Sequence[int]) -> bytes:
-    """The names and objects of a rank, for merged_plan()."""
+    """Returns the names and objects of a rank, for merged_plan()."""
     return json.dumps([plan.objects, plan.aliases, plan.extra, list(starts)]).encode()
 
 
 def merged_plan(own: Plan, said: Iterable[bytes], starts: Sequence[int]) -> Plan:
-    """On rank 0: the objects and names of all ranks; of the other keys of the document its own values go
-    first. Raises InvalidArgument if two ranks have different objects under one name."""
+    """Returns, on rank 0, a plan with the objects and names of all ranks. For other keys of the document,
+    values of rank 0 win. Raises InvalidArgument if two ranks have different objects under one name."""
     plan = Plan(own.sources, tree=own.tree, extra=dict(own.extra))
     first: dict[str, int] = {}
     for rank, text in enumerate(said):

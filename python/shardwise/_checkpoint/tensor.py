@@ -1,4 +1,4 @@
-"""A checkpoint as a mapping of lazy tensors."""
+"""Shows an open checkpoint as a mapping of lazy tensors."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ from .._dtypes import NUMPY, is_known
 from .._errors import InvalidArgument, NameNotFound, Unsupported, WrongType, warn
 from .._foreign_names import no_attribute
 from .._formats.readers import reader_of
-from .._paths import Path, local_or_bucket, told_instead
+from .._paths import Path, local_or_bucket, content_in_error
 from .._trees import nested as _nested, objects as _objects
-from .edits import Cast, Edits, Join, Made, Rename, Resize, Split, Transpose, edited_document, edits_of
+from .edits import Cast, EditedName, Edits, Join, Rename, Resize, Split, Transpose, edited_document, edits_of
 
 
-# A step along a dim is read row by row, up to this many boxes; beyond, with all rows between.
+# An index with a step is read row by row up to this many boxes; beyond, all rows between are read too.
 _MOST_BOXES = 1 << 16
 
 
 class Selection:
-    """A basic index: the box that it touches, and the indexing of that box after the read."""
+    """A basic index as the box that it touches and the indexing of that box after the read."""
 
     def __init__(self, tensor: Tensor, index: Any) -> None:
         index = index if isinstance(index, tuple) else (index,)
@@ -75,12 +75,12 @@ class Selection:
         return finish()
 
     def add(self, tensor: Tensor, boxes: Boxes) -> Callable[[], np.ndarray]:
-        """Adds the boxes to read. Returns the function that then makes the result."""
+        """Adds the boxes to read. Returns a function that makes the result once they are read."""
         full = [len(r) for r in self.ranges]
         if 0 in full:
             return lambda: np.empty(self.shape, NUMPY[tensor.dtype_name])
         split = self._split()
-        # Dims before `split` are read index by index; the others as a box that covers all their indices.
+        # Dims before `split` are read index by index, the others as one box that covers all their indices.
         covers = [range(min(r[0], r[-1]), max(r[0], r[-1]) + 1) for r in self.ranges[split:]]
         out = aligned_empty([*full[:split], *[len(r) for r in covers]], NUMPY[tensor.dtype_name])
         begins = [r.start for r in covers]
@@ -119,7 +119,7 @@ class Tensor:
         """Shardwise's own name of the dtype: "bf16"."""
         self.shape: tuple[int, ...] = row[2]
         self.mesh: str = row[3]
-        """The mesh that the writer cut it over, as Mesh() reads it; empty if it is not known."""
+        """The mesh over which the writer cut the tensor, as text for Mesh(); empty if it is unknown."""
         self.spec: str = row[4]
         self.policy: str = row[5]
         self.stored_bytes: int = row[7]
@@ -127,7 +127,7 @@ class Tensor:
 
     @property
     def dtype(self) -> np.dtype:
-        """The dtype of numpy. Raises Unsupported if it needs the package ml_dtypes and that is not there."""
+        """The dtype of numpy. Raises Unsupported if it needs the package ml_dtypes and that is missing."""
         return NUMPY[self.dtype_name]
 
     @property
@@ -152,12 +152,12 @@ class Tensor:
         return f"<shardwise.Tensor {self.name!r} {self.dtype} {list(self.shape)}{cut}>"
 
     def __getitem__(self, index: Any) -> Any:
-        """Reads the indexed elements. Returns a new array; a scalar of numpy's if every dim has an
+        """Reads the indexed elements. Returns a new array, or a scalar of numpy's if every dim has an
         integer."""
-        return self._given(Selection(self, index).read(self))
+        return self._result(Selection(self, index).read(self))
 
-    def _given(self, array: np.ndarray) -> Any:
-        """Returns elements that were read as the caller gets them: a scalar if every dim has an integer."""
+    def _result(self, array: np.ndarray) -> Any:
+        """Returns an array that was read as indexing gives it: a scalar if every dim had an integer."""
         return array[()] if array.ndim == 0 and self.ndim > 0 else array
 
     def __iter__(self) -> Iterator[Any]:
@@ -170,7 +170,7 @@ class Tensor:
         return array if dtype is None else array.astype(dtype, copy=False)
 
     def view(self, dtype: Any) -> np.ndarray:
-        """Reads all of it, and returns its bytes as another dtype."""
+        """Reads the whole tensor, and returns its bytes as another dtype."""
         try:
             kind = np.dtype(dtype)
             return np.asarray(self).view(kind)
@@ -180,7 +180,8 @@ class Tensor:
                                   f"{error}") from None
 
     def read_into(self, out: np.ndarray, box: Any = ...) -> None:
-        """Fills a writable array of any strides, of the same dtype and of the shape of `box`, an index."""
+        """Fills a writable array with the elements of `box`, an index. The array has the tensor's dtype, the
+        shape of the box, and any strides. Raises InvalidArgument if it does not."""
         selection = Selection(self, box)
         if not isinstance(out, np.ndarray):
             raise InvalidArgument(f"read_into: for {self.name!r} found "
@@ -208,30 +209,31 @@ _OTHER_NAMES = {
 
 
 class Checkpoint(Mapping[str, Tensor]):
-    """A committed checkpoint, a file of safetensors, HDF5 or npz, or a checkpoint of DCP or Orbax, open:
-    names and their lazy tensors. Opening reads no data and needs no mesh. Retention does not remove an open
-    checkpoint. A context manager; safe on several threads."""
+    """An open checkpoint: a mapping from names to lazy tensors. It takes a committed checkpoint, a file of
+    safetensors, HDF5 or npz, or a checkpoint of DCP or Orbax. Opening reads no data and needs no mesh.
+    Retention does not remove an open checkpoint. It is a context manager, and thread-safe."""
 
     def __init__(self, path: Path, *, pin: bool = True, threads: int = 0, memory: int = MEMORY,
                  names: str | Iterable[str] | None = None, rename: Rename | None = None,
                  cast: Cast | None = None, transpose: Transpose | None = None, split: Split | None = None,
                  join: Join | None = None, resize: Resize | None = None, partial: bool = False) -> None:
-        """names: patterns; all other names are left out, as if they were not stored. rename:
-        {"model.*": "*"}, new names by patterns; each "*" takes the text that the same "*" of the pattern
-        matched. cast: a dtype for all floats, or {"head.*": "f32"}, dtypes by patterns. transpose:
-        {"*.kernel": (1, 0)}, orders of dims by patterns. split: {"*.qkv": "*.q,*.k,*.v@0"}, parts along a
-        dim, equally long, or as "@0:8,4,4" says. join: {"*.q,*.k,*.v": "*.qkv@0"}, one tensor of several.
-        resize: {"*embed*": "pad:50304,-"} adds zeros at the end, "slice:50257,-" keeps the beginning; "-"
-        keeps an extent. All see the stored names, and the first rule that matches counts. partial: shard
-        files may be missing, as in a step of a fast tier; only a read that needs one raises. threads: number
-        of threads that decode a checkpoint; 0: one per core. Another format is read by the calling thread,
-        and pin has no meaning for it; a read takes whole pieces of DCP, and whole arrays of Orbax.
+        """names: patterns; other names are left out, as if they were not stored. rename: new names by
+        patterns, {"model.*": "*"}; each "*" takes the text that the same "*" of the pattern matched. cast: a
+        dtype for all floats, or dtypes by patterns, {"head.*": "f32"}. transpose: orders of dims by patterns,
+        {"*.kernel": (1, 0)}. split: parts along a dim, {"*.qkv": "*.q,*.k,*.v@0"}, of equal lengths or of
+        those in "@0:8,4,4". join: one tensor of several, {"*.q,*.k,*.v": "*.qkv@0"}. resize:
+        {"*embed*": "pad:50304,-"} adds zeros at the end, "slice:50257,-" keeps the beginning, and "-" keeps
+        an extent. All rules see the stored names, and the first rule that matches counts. partial: shard
+        files may be missing, as in a step of a fast tier; only a read that needs a missing file raises.
+        threads: the number of threads that decode a checkpoint; 0: one per core. pin: keeps retention from
+        removing the step. The calling thread reads other formats, where pin has no meaning; a read takes
+        whole pieces of DCP and whole arrays of Orbax.
 
         Raises NotFound, Corrupt, Unsupported (also for URLs of other schemes than s3), NameNotFound for
         names that are not there, and one InvalidArgument for all rules that do not fit."""
         text = local_or_bucket(path, "open a checkpoint")
         reader = reader_of(text, memory)
-        with told_instead(text, takes_files=True):
+        with content_in_error(text, takes_files=True):
             self._reader = reader or _core.Reader(text, pin, threads, memory, partial)
         self._describe()
         if self._reader.left_out:
@@ -240,7 +242,7 @@ class Checkpoint(Mapping[str, Tensor]):
 
     @classmethod
     def _of(cls, reader: _core.Reader, names: str | Iterable[str] | None = None, **edits: Any) -> Checkpoint:
-        """edits: as the constructor takes them."""
+        """Returns a checkpoint over a reader. edits: the options of the constructor."""
         checkpoint = cls.__new__(cls)
         checkpoint._reader = reader
         checkpoint._describe()
@@ -252,7 +254,7 @@ class Checkpoint(Mapping[str, Tensor]):
             self._edit(names, edits)
 
     def _describe(self) -> None:
-        self._rows = self._reader.tensors()  # made Tensors when they are asked for: there may be very many
+        self._rows = self._reader.tensors()  # a Tensor is made at its first use: there may be very many
         self._numbers = {row[0]: number for number, row in enumerate(self._rows)}
         if self._reader.left_out:
             self._numbers = {name: number
@@ -264,11 +266,11 @@ class Checkpoint(Mapping[str, Tensor]):
         for alias, name in aliases.items():
             self._numbers[alias] = self._numbers[name]
         self.user: Any = json.loads(self._reader.user)
-        """The JSON that was given to save()."""
+        """The JSON that save() got."""
         self._is_whole = True
         self.objects: dict[str, Any] = {n: _objects.decode_named(n, v, f"checkpoint {self.path}")
                                         for n, v in self._document.get("objects", {}).items()}
-        """Saved values that are no arrays, by name."""
+        """Saved values that are not arrays, by name."""
 
     def _edit(self, names: str | Iterable[str] | None, edits: Edits) -> None:
         wanted = self.select(names)
@@ -276,23 +278,23 @@ class Checkpoint(Mapping[str, Tensor]):
         edited = self._reader.edit(list(zip(wanted, numbers)), edits)
         select, exclude, renames, _, _, splits, joins, _ = edits
         self._is_whole = names is None and not (select or exclude or renames or splits or joins)
-        order = sorted(range(len(edited)), key=lambda number: edited[number][1])  # as they were
-        made = [Made(edited[number][0][0], [wanted[place] for place in edited[number][1]], edited[number][2])
-                for number in order]
-        for name in made:
+        order = sorted(range(len(edited)), key=lambda number: edited[number][1])  # the order before the edits
+        new_names = [EditedName(edited[number][0][0], [wanted[place] for place in edited[number][1]],
+                                edited[number][2]) for number in order]
+        for name in new_names:
             if not name.is_whole and not self.objects.keys().isdisjoint(name.parts):
                 value = next(part for part in name.parts if part in self.objects)
                 raise InvalidArgument(f"open {self.path}: join into {name.name!r}: {value!r} is a value of "
                                       f"type {type(self.objects[value]).__name__}, needed are tensors")
-        objects = {name.parts[0]: name.name for name in made if name.parts[0] in self.objects}
+        objects = {name.parts[0]: name.name for name in new_names if name.parts[0] in self.objects}
         self._rows = [row for row, *_ in edited]
         # Aliases of one tensor get one number.
         self._numbers = {name.name: edited[number][3]
-                         for number, name in zip(order, made) if name.parts[0] not in objects}
-        self._document = edited_document(self._document, made)
+                         for number, name in zip(order, new_names) if name.parts[0] not in objects}
+        self._document = edited_document(self._document, new_names)
         self.objects = {objects[name]: value for name, value in self.objects.items() if name in objects}
 
-    if not TYPE_CHECKING:  # for a type checker a name that is not there is an error
+    if not TYPE_CHECKING:  # a type checker shall report a missing name
         def __getattr__(self, name: str) -> Any:
             raise no_attribute(self, name, _OTHER_NAMES)
 
@@ -302,24 +304,24 @@ class Checkpoint(Mapping[str, Tensor]):
 
     @property
     def step(self) -> int | None:
-        """The step that was saved, or else that of the directory's name; None without either."""
+        """The saved step's number, or else the number in the directory's name; None without either."""
         return None if self._reader.step < 0 else self._reader.step
 
     @property
     def metrics(self) -> dict[str, float]:
-        """The metrics that were given to CheckpointManager.save()."""
+        """The metrics that CheckpointManager.save() got."""
         return {name: _objects.decode_named(name, value, f"checkpoint {self.path}")
                 for name, value in self._document.get("metrics", {}).items()}
 
     @property
     def tree(self) -> Any:
-        """The structure of a tree that shardwise.jax or shardwise.torch saved; None elsewhere."""
+        """The structure of a tree that shardwise.jax or shardwise.torch saved; None for other checkpoints."""
         return self._document.get("tree")
 
     @property
     def paths(self) -> dict[str, tuple[Any, ...]]:
-        """The path of each name in the tree that was saved, in the tree's order: keys of dicts, and indices
-        of lists. A name without a path is its own."""
+        """The path of each name in the saved tree, in the order of the tree: keys of dicts and indices of
+        lists. A name without a stored path is itself the only key."""
         encoded = self._document.get("paths", {})
         there = {name: None for name in (*encoded, *self._numbers, *self.objects) if name in self._numbers
                  or name in self.objects}
@@ -329,7 +331,7 @@ class Checkpoint(Mapping[str, Tensor]):
 
     @property
     def document(self) -> dict[str, Any]:
-        """All stored data except tensors and `user`, undecoded."""
+        """All stored data except tensors and `user`, not decoded."""
         return self._document
 
     def __getitem__(self, name: str) -> Tensor:
@@ -358,7 +360,7 @@ class Checkpoint(Mapping[str, Tensor]):
         return f"<shardwise.Checkpoint {self.path!r}: {len(self)} tensors, {size / 2**20:.1f} MiB>"
 
     def _repr_html_(self) -> str:
-        """Returns a table for notebooks, of at most a hundred tensors."""
+        """Returns a table of at most a hundred tensors for notebooks."""
         import html
 
         rows = [(name, tensor.dtype_name, list(tensor.shape), tensor.spec, f"{tensor.nbytes:,}")
@@ -380,7 +382,7 @@ class Checkpoint(Mapping[str, Tensor]):
         return f"checkpoint {self.path}: there is no tensor {name!r}{nearest}"
 
     def _left_out(self, name: object) -> str:
-        """Returns the reason why a name was left out; empty if it was not."""
+        """Returns the reason why the reader left out a name; empty if it did not."""
         begins = (f"{json.dumps(str(name), ensure_ascii=False)}: ", f"tensor {name!r} ")
         return next((text for text in self._reader.left_out if text.startswith(begins)), "")
 
@@ -409,11 +411,11 @@ class Checkpoint(Mapping[str, Tensor]):
         return list(chosen)
 
     def load(self, names: str | Iterable[str] | None = None) -> dict[str, Any]:
-        """Returns arrays and objects by name, all tensors read in one pass. names: patterns, as "layers/*".
-        Without patterns, dicts, lists and tuples of arrays that shardwise.save() was given are put together
-        again."""
+        """Returns arrays and objects by name, and reads all tensors in one pass. names: patterns, as
+        "layers/*". Without patterns, the result has the dicts, lists and tuples of arrays that
+        shardwise.save() got."""
         chosen = self.select(names)
-        # aliases once
+        # A tensor with aliases is read once.
         numbers = list(dict.fromkeys(self._numbers[name] for name in chosen if name in self._numbers))
         arrays, addresses = many_empty([(self._rows[n][2], NUMPY[self._rows[n][1]]) for n in numbers])
         self._reader.read_whole(numbers, addresses)
@@ -429,23 +431,24 @@ class Checkpoint(Mapping[str, Tensor]):
         return whole
 
     def read(self, boxes: Iterable[str | tuple[str, Any]]) -> list[Any]:
-        """Reads several boxes at once: ["b", ("w", np.s_[10:20, ::2])] are a whole tensor, and an index of
-        one, as a Tensor takes it. Each stored chunk is read once, even if several boxes need it; if a tensor
-        is cast, transposed or joined, once for each box."""
+        """Reads several boxes at once, and returns an array for each: ["b", ("w", np.s_[10:20, ::2])] names a
+        whole tensor, and a tensor with an index. Reads each stored chunk once, even if several boxes need it;
+        a tensor that is cast, transposed or joined is read once for each box."""
         targets: Boxes = []
         finish = []
         for box in boxes:
             name, index = (box, ...) if isinstance(box, str) else box
             finish.append((self[name], Selection(self[name], index).add(self[name], targets)))
         read_boxes(self._reader, targets)
-        return [tensor._given(made()) for tensor, made in finish]
+        return [tensor._result(result()) for tensor, result in finish]
 
     def stats(self) -> tuple[int, int, int]:
-        """Returns the chunks read, bytes read from files and bytes decoded by this object so far."""
+        """Returns the numbers of chunks read, bytes read from files and bytes decoded by this object so
+        far."""
         return self._reader.stats
 
     def close(self) -> None:
-        """Ends the pin. Reading then raises."""
+        """Ends the pin. A later read raises."""
         self._reader.close()
 
     def __enter__(self) -> Checkpoint:

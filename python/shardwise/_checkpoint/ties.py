@@ -1,4 +1,4 @@
-"""Targets that share one memory: the checkpoint must have one value for them."""
+"""Checks that the checkpoint has equal values for targets that share one memory."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from .._arrays.boxes import aligned_empty, read_boxes
 from .tensor import Tensor
 
-# Bytes of each of two tensors that are compared at a time.
+# The bytes of each of two tensors that are compared at a time.
 _PIECE_BYTES = 32 << 20
 
 
@@ -17,15 +17,15 @@ def differ_text(first: str, second: str) -> str:
             "needed is memory of its own for each")
 
 
-def differ_there(one: Tensor, other: Tensor, begin: Sequence[int], shape: Sequence[int]) -> bool:
-    """True if two tensors of one checkpoint differ in a box, to the bit."""
-    if one.number == other.number:
+def differ_there(first: Tensor, second: Tensor, begin: Sequence[int], shape: Sequence[int]) -> bool:
+    """Returns True if any bit of two tensors of one checkpoint differs in a box."""
+    if first.number == second.number:
         return False
-    if one.dtype != other.dtype or one.ndim != other.ndim:
+    if first.dtype != second.dtype or first.ndim != second.ndim:
         return True
-    for at, extents in _pieces(tuple(begin), tuple(shape), one.dtype.itemsize):
-        parts = [aligned_empty(extents, one.dtype) for _ in range(2)]
-        read_boxes(one.reader, [(tensor.number, at, part) for tensor, part in zip((one, other), parts)])
+    for at, extents in _pieces(tuple(begin), tuple(shape), first.dtype.itemsize):
+        parts = [aligned_empty(extents, first.dtype) for _ in range(2)]
+        read_boxes(first.reader, [(tensor.number, at, part) for tensor, part in zip((first, second), parts)])
         if parts[0].tobytes() != parts[1].tobytes():
             return True
     return False
@@ -33,7 +33,7 @@ def differ_there(one: Tensor, other: Tensor, begin: Sequence[int], shape: Sequen
 
 def _pieces(begin: tuple[int, ...], shape: tuple[int, ...],
             itemsize: int) -> Iterator[tuple[tuple[int, ...], tuple[int, ...]]]:
-    """Yields parts of a box that each have at most the bytes of a piece."""
+    """Yields parts of a box, each of at most _PIECE_BYTES."""
     size = itemsize * math.prod(shape)
     dim = next((dim for dim, extent in enumerate(shape) if extent > 1), None)
     if size <= _PIECE_BYTES or dim is None:

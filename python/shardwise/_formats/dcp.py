@@ -1,4 +1,4 @@
-"""Checkpoints of torch.distributed.checkpoint's own format, without a process group."""
+"""Reads checkpoints of torch.distributed.checkpoint's own format, without a process group."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from .._arrays.arrays import Codec, Existing, Sources, check_choice, check_codec
 from .._checkpoint.edits import chosen
 from .._checkpoint.save import Plan, encode_objects, write_groups
 from .._errors import Corrupt, InvalidArgument, Unsupported
-from .._paths import Path, local, told_instead
+from .._paths import Path, local, content_in_error
 from .._progress import Progress, function_of
 from .._trees.objects import encode
 from .dcp_metadata import DcpMetadata, Piece, StoredTensor, read_metadata
@@ -25,7 +25,7 @@ from .dcp_safetensors import tensor_at
 from .folder_files import open_inside
 
 _GROUP_BYTES = 256 << 20
-"""Bytes of pieces that are in memory at a time, then written as one shard file; more if one piece is
+"""The bytes of pieces that are in memory at a time and written as one shard file; more if one piece is
 larger."""
 
 
@@ -53,7 +53,7 @@ def _load(folder: str, name: str, piece: Piece, offsets: Sequence[int] | None = 
         loaded = torch.load(io.BytesIO(data), map_location="cpu", weights_only=True)
     except Exception as error:  # untrusted bytes may raise anything
         if isinstance(error, pickle.UnpicklingError) or "weights_only" in str(error):
-            # torch's own text advises to load it unsafely.
+            # The error of torch advises to load it unsafely.
             raise Unsupported(f"import {path}: found objects in {name!r} that only a pickle can make, "
                               "needed tensors and plain values: nothing is run") from error
         raise Corrupt(f"import {path}: found {type(error).__name__} in {name!r}: "
@@ -78,7 +78,7 @@ def _plain_tensor(file: IO[bytes], path: str, name: str, piece: Piece, offsets: 
 
 
 def _objects_of(folder: str, metadata: DcpMetadata) -> tuple[dict[str, Any], list[str]]:
-    """Returns the objects that can be taken, encoded, and the problems of the others."""
+    """Returns the objects that can be imported, encoded, and the problems of the others."""
     loaded: dict[str, Any] = {}
     refused: list[str] = []
     for name, piece in metadata.objects.items():
@@ -92,7 +92,7 @@ def _objects_of(folder: str, metadata: DcpMetadata) -> tuple[dict[str, Any], lis
 
 
 def _all_objects_of(folder: str, metadata: DcpMetadata) -> dict[str, Any]:
-    """Returns all objects, encoded. Raises one Unsupported for those that cannot be taken."""
+    """Returns all objects, encoded. Raises one Unsupported for those that cannot be imported."""
     loaded, refused = _objects_of(folder, metadata)
     _refuse(folder, refused)
     return loaded
@@ -106,8 +106,7 @@ def _refuse(folder: str, wrong: list[str]) -> None:
 
 
 def _refuse_bomb(data: bytes) -> None:
-    """Raises ValueError for compressed members: torch would inflate one to any size, and writes no compressed
-    one."""
+    """Raises ValueError for compressed members, which torch never writes but would inflate to any size."""
     if not zipfile.is_zipfile(io.BytesIO(data)):
         return
     with zipfile.ZipFile(io.BytesIO(data)) as archive:
@@ -117,7 +116,7 @@ def _refuse_bomb(data: bytes) -> None:
 
 
 def _known(metadata: DcpMetadata) -> tuple[dict[str, str], list[str]]:
-    """Returns our names of the dtypes of tensors, by name, and the problem of each that we lack."""
+    """Returns our name of the dtype of each tensor, by name, and the problem of each dtype that we lack."""
     from .._arrays.torch_tensors import name_of_dtype
 
     known: dict[str, str] = {}
@@ -131,7 +130,7 @@ def _known(metadata: DcpMetadata) -> tuple[dict[str, str], list[str]]:
 
 
 def _plain(dtype: Any) -> Any:
-    """Returns uint8 for two floats of 4 bits that share a byte, as for safetensors; else the dtype."""
+    """Returns uint8 for two floats of 4 bits that share a byte, as with safetensors; else the dtype."""
     import torch
 
     return torch.uint8 if str(dtype) == "torch.float4_e2m1fn_x2" else dtype
@@ -139,7 +138,7 @@ def _plain(dtype: Any) -> Any:
 
 def _chosen(metadata: DcpMetadata, operation: str, names: str | Iterable[str] | None,
             exclude: Sequence[str]) -> DcpMetadata:
-    """Returns the metadata of the tensors of these names alone; all of it without names."""
+    """Returns the metadata of the selected tensors only; all of it without names."""
     if names is None and not exclude:
         return metadata
     kept = set(chosen(operation, [*metadata.tensors, *metadata.objects], names, exclude))
@@ -147,8 +146,8 @@ def _chosen(metadata: DcpMetadata, operation: str, names: str | Iterable[str] | 
 
 
 def described(folder: str) -> list[tuple[str, str, list[int]]]:
-    """Returns name, dtype and shape of each tensor, from the metadata alone; a dtype that we lack has torch's
-    name. Raises as import_dcp()."""
+    """Returns the name, dtype and shape of each tensor from the metadata alone; a dtype that we lack has
+    torch's name. Raises the errors of import_dcp()."""
     metadata = read_metadata(folder)
     known, _ = _known(metadata)
     return [(name, known.get(name, str(stored.dtype)), list(stored.shape))
@@ -157,23 +156,23 @@ def described(folder: str) -> list[tuple[str, str, list[int]]]:
 
 def import_dcp(source: Path, target: Path, *, existing: Existing = "fail", codec: Codec = "zstd",
                progress: Progress = None, names: str | Iterable[str] | None = None) -> str:
-    """Writes a checkpoint of torch.distributed.checkpoint (FileSystemWriter's) as one of ours. Needs torch,
-    no process group. Objects are loaded with weights_only=True. Pieces go through host memory by and by, 256
-    MiB or one piece at a time, into a shard file each time. names: patterns, as in open(): then the tensors
-    that one matches are taken, and no objects. Returns the path. Raises NotFound, Corrupt, Unsupported,
-    AlreadyExists, IOFailed, and InvalidArgument if tensors contradict the metadata."""
+    """Imports a checkpoint of torch.distributed.checkpoint (of its FileSystemWriter) as a checkpoint. Returns
+    its path. Needs torch, but no process group. Objects are loaded with weights_only=True. Pieces pass
+    through host memory, 256 MiB or one piece at a time, and each time become a shard file. names: patterns,
+    as in open(), which select tensors; with patterns, objects are left out. Raises NotFound, Corrupt,
+    Unsupported, AlreadyExists, IOFailed, and InvalidArgument if tensors contradict the metadata."""
     return imported(source, target, existing, codec, progress, names, ())
 
 
 def imported(source: Path, target: Path, existing: Existing, codec: Codec, progress: Progress,
              names: str | Iterable[str] | None, exclude: Sequence[str]) -> str:
-    """Runs import_dcp() without the names that one of the patterns of `exclude` matches."""
+    """Runs import_dcp() without the names that match a pattern of `exclude`."""
     check_choice("existing", existing, ("fail", "replace", "skip"))
     check_codec(codec)
     if existing == "skip" and _core.is_saved(local(target, "import")):
         return local(target, "import")
     folder = local(source, "import")
-    with told_instead(folder):
+    with content_in_error(folder):
         whole = read_metadata(folder)
     metadata = _chosen(whole, f"import {folder}", names, exclude)
     dtypes, wrong_dtypes = _known(metadata)
@@ -212,7 +211,7 @@ _Box = tuple[tuple[int, ...], tuple[int, ...], Piece]
 
 @dataclass
 class _Group:
-    """Pieces that are in memory together, by tensor. A tensor without elements has no pieces."""
+    """The pieces that are in memory together, by tensor. A tensor without elements has no pieces."""
 
     pieces: dict[str, list[_Box]] = field(default_factory=dict)
     bytes: int = 0
@@ -234,7 +233,7 @@ def _groups_of(metadata: DcpMetadata) -> Iterator[_Group]:
 
 def _read(folder: str, metadata: DcpMetadata, dtypes: dict[str, str], group: _Group,
           wrong: list[str]) -> Sources:
-    """Returns the pieces of a group; adds those that contradict the metadata to `wrong`."""
+    """Returns the pieces of a group, and adds those that contradict the metadata to `wrong`."""
     from .._arrays.torch_tensors import Memory
 
     sources = Sources()
@@ -253,7 +252,7 @@ def _read(folder: str, metadata: DcpMetadata, dtypes: dict[str, str], group: _Gr
 
 
 def _tensor_of(folder: str, name: str, stored: StoredTensor, box: _Box) -> Any:
-    """Returns a piece. Raises InvalidArgument if it contradicts the metadata, and as _load()."""
+    """Returns a piece. Raises InvalidArgument if it contradicts the metadata, and the errors of _load()."""
     import torch
 
     offsets, sizes, piece = box
@@ -267,11 +266,11 @@ def _tensor_of(folder: str, name: str, stored: StoredTensor, box: _Box) -> Any:
 
 
 class DcpTensors:
-    """The content of a checkpoint of DCP's, read in place: a box reads the pieces of the tensor that it
-    needs. Keeps the last piece in memory. In the form that _python_formats takes."""
+    """Reads a checkpoint of DCP in place for reader_of(): a box reads only the pieces that it needs. Keeps
+    the last piece in memory."""
 
     def __init__(self, folder: str) -> None:
-        """Raises as import_dcp(), except for objects and dtypes that it cannot take: those are in
+        """Raises the errors of import_dcp(), but puts objects and dtypes that it cannot import into
         `left_out`."""
         self._folder, self._metadata = folder, read_metadata(folder)
         objects, self.left_out = _objects_of(folder, self._metadata)
@@ -283,7 +282,8 @@ class DcpTensors:
         self._last: tuple[Any, Any] = (None, None)
 
     def read(self, boxes: Iterable[tuple[int, list[int], list[int], int]]) -> None:
-        """Fills memory: number of the tensor, begin and shape of the box, address."""
+        """Fills memory with boxes, each the number of a tensor, the begin and shape of the box, and an
+        address."""
         import torch
 
         for number, begin, shape, address in sorted(boxes):
@@ -295,17 +295,17 @@ class DcpTensors:
             out = torch.frombuffer(memory, dtype=dtype).reshape(shape)
             needed = [(box, common) for box in stored.pieces
                       if (common := _common(begin, shape, box)) is not None]
-            seen = torch.zeros(shape, dtype=torch.bool) if len(needed) > 1 else None
-            found = 0
+            is_filled = torch.zeros(shape, dtype=torch.bool) if len(needed) > 1 else None
+            count = 0
             for box, (to, of) in needed:
-                if seen is not None:
-                    if seen[to].any():
+                if is_filled is not None:
+                    if is_filled[to].any():
                         raise Corrupt(f"import {self._folder}: "
                                       f"found pieces of {name!r} that overlap at {list(box[0])}")
-                    seen[to] = True
-                found += out[to].copy_(self._piece(name, stored, box)[of]).numel()
-            if found != out.numel():
-                raise Corrupt(f"import {self._folder}: found pieces of {found} elements of {name!r}, "
+                    is_filled[to] = True
+                count += out[to].copy_(self._piece(name, stored, box)[of]).numel()
+            if count != out.numel():
+                raise Corrupt(f"import {self._folder}: found pieces of {count} elements of {name!r}, "
                               f"needed {out.numel()} at {begin}")
 
     def _piece(self, name: str, stored: StoredTensor, box: _Box) -> Any:
@@ -321,8 +321,8 @@ class DcpTensors:
 
 
 def _common(begin: Sequence[int], shape: Sequence[int], box: _Box) -> tuple[Any, Any] | None:
-    """Returns the slices, in the box and in the piece, of the elements that they share; None if they share
-    none."""
+    """Returns the slices of the common elements in the box and in the piece; None if there are no common
+    elements."""
     to, of = [], []
     for first, extent, offset, size in zip(begin, shape, box[0], box[1]):
         low, high = max(first, offset), min(first + extent, offset + size)

@@ -1,9 +1,8 @@
-"""The `.metadata` of a checkpoint of torch.distributed.checkpoint's own format, which is a pickle, read as
-data.
+"""Reads the `.metadata` of torch.distributed.checkpoint's own format, which is a pickle, as data.
 
-Of the names in it, only torch's dtypes and a few types that cannot be changed are imported; all others get
-stand-ins, which are made for one reading and dropped after it. So the pickle cannot run anything, and
-attributes that it sets on a class are set on a stand-in that nobody else has.
+It imports only torch's dtypes, and a few types that cannot be changed; every other name in the pickle gets a
+stand-in, which is dropped after the read. So the pickle cannot run anything, and attributes that it sets on a
+class are set on a stand-in that nobody else has.
 """
 
 from __future__ import annotations
@@ -41,22 +40,22 @@ class Piece:
 class StoredTensor:
     """A tensor and its pieces: (offsets, sizes, piece)."""
 
-    dtype: Any  # torch's
+    dtype: Any  # a dtype of torch
     shape: tuple[int, ...]
     pieces: list[tuple[tuple[int, ...], tuple[int, ...], Piece]]
 
 
 @dataclass
 class DcpMetadata:
-    """The content of a checkpoint of DCP's, in the order of its metadata."""
+    """The content of a checkpoint of DCP, in the order of its metadata."""
 
     tensors: dict[str, StoredTensor] = field(default_factory=dict)
     objects: dict[str, Piece] = field(default_factory=dict)
-    paths: dict[str, list[Any]] = field(default_factory=dict)  #: of each name in the tree
+    paths: dict[str, list[Any]] = field(default_factory=dict)  #: the path of each name in the tree
 
 
 def read_metadata(folder: str) -> DcpMetadata:
-    """Reads the metadata of a folder. Raises NotFound without any, Corrupt, Unsupported."""
+    """Reads the metadata of a folder. Raises NotFound if there is no metadata, Corrupt, Unsupported."""
     path = os.path.join(folder, ".metadata")
     try:
         with open_inside(folder, ".metadata") as file:
@@ -77,19 +76,19 @@ def _unpickler(file: IO[bytes]) -> Any:
     import torch
 
     class Record:
-        """An object of DCP's: the attributes that its pickle sets."""
+        """A stand-in for an object of DCP, with the attributes that the pickle sets."""
 
         def __init__(self, *values: Any) -> None:
             pass
 
     class Properties(Record):
-        """TensorProperties. Its state begins with the dtype."""
+        """A stand-in for TensorProperties, whose state begins with the dtype."""
 
         def __setstate__(self, state: Any) -> None:
             self.dtype = state[0] if isinstance(state, tuple) else state["dtype"]
 
     class MemoryFormat:
-        """An enum whose values are not needed."""
+        """A stand-in for an enum whose values are not needed."""
 
         def __init__(self, *values: Any) -> None:
             pass
@@ -113,8 +112,8 @@ def _unpickler(file: IO[bytes]) -> Any:
     stands |= {("pathlib", name): path
                for name in ("PosixPath", "PurePosixPath", "Path", "WindowsPath", "PureWindowsPath")}
     def checked(keys: Iterable[Any]) -> None:
-        """Refuses tuples: one of a few bytes that holds one twice, which holds one twice, .. takes for ever
-        to hash."""
+        """Refuses tuples as keys. A tuple of a few bytes that holds a tuple twice, which holds a tuple twice,
+        and so on, takes for ever to hash."""
         for key in keys:
             if not isinstance(key, (str, int, Record)):
                 raise Corrupt(f"found a key that is {type(key).__name__}, needed a text, "
@@ -132,21 +131,21 @@ def _unpickler(file: IO[bytes]) -> Any:
 
     stands |= {("builtins", "set"): made_set, ("builtins", "frozenset"): made_set,
                ("collections", "OrderedDict"): ordered}
-    # Types of C: their attributes cannot be set.
+    # The attributes of these C types cannot be set.
     kinds = {("torch", "Size"): torch.Size, ("torch", "device"): torch.device}
 
-    # The unpickler in Python: that in C makes room for as many remembered objects as four bytes can say.
+    # Python's unpickler, as that in C allocates memory for any number of objects that four bytes claim.
     class Unpickler(pickle._Unpickler):
         dispatch = dict(pickle._Unpickler.dispatch)
 
         def find_class(self, module: str, name: str) -> Any:
-            found = stands.get((module, name), kinds.get((module, name)))
-            if found is None and module == "torch" and isinstance(getattr(torch, name, None), torch.dtype):
-                found = getattr(torch, name)
-            if found is None:
+            kind = stands.get((module, name), kinds.get((module, name)))
+            if kind is None and module == "torch" and isinstance(getattr(torch, name, None), torch.dtype):
+                kind = getattr(torch, name)
+            if kind is None:
                 raise Unsupported(f"found the name {module}.{name}, needed one of DCP's own: "
                                   "it is not loaded")
-            return found
+            return kind
 
     def first_checked(code: bytes, keys: Callable[[list[Any]], list[Any]]) -> None:
         load = Unpickler.dispatch[code[0]]

@@ -1,4 +1,5 @@
-"""Pieces of DCP's that FileSystemWriter(serialization_format=SerializationFormat.SAFETENSORS) has written."""
+"""Reads pieces that DCP's FileSystemWriter(serialization_format=SerializationFormat.SAFETENSORS) has
+written."""
 
 from __future__ import annotations
 
@@ -8,7 +9,7 @@ import os
 from collections.abc import Sequence
 from typing import IO, Any
 
-_MOST_HEADER_BYTES = 100 << 20  # as the safetensors library
+_MOST_HEADER_BYTES = 100 << 20  # the limit of the safetensors library
 _DTYPES = {
     "BOOL": "bool", "U8": "uint8", "I8": "int8", "U16": "uint16", "I16": "int16", "U32": "uint32",
     "I32": "int32", "U64": "uint64", "I64": "int64", "F16": "float16", "BF16": "bfloat16", "F32": "float32",
@@ -18,9 +19,9 @@ _DTYPES = {
 
 
 def tensor_at(file: IO[bytes], start: int, name: str, offsets: Sequence[int]) -> Any:
-    """Returns the tensor of a piece; None if no safetensors begin at that byte. DCP gives the begin of the
-    safetensors in its file; their header gives the place of the piece. Raises ValueError, KeyError or
-    TypeError for a header that this writer would not write."""
+    """Returns the tensor of a piece; None if no safetensors data begins at `start`. DCP's metadata gives that
+    byte of the file, and the header there gives the place of the piece. Raises ValueError, KeyError or
+    TypeError for a header that DCP would not write."""
     import torch
 
     file.seek(start)
@@ -35,7 +36,7 @@ def tensor_at(file: IO[bytes], start: int, name: str, offsets: Sequence[int]) ->
     header = json.loads(first[8:] + file.read(length - 1))
     placed = json.loads(header.get("__metadata__", {}).get("DCP_SHARDING_INFO", "{}"))
     at = placed[name]["saved_offsets"] if name in placed else list(offsets)
-    if at != list(offsets):  # the writer keeps one piece of a name in a file
+    if at != list(offsets):  # DCP writes at most one piece of a name into a file
         raise ValueError(f"the piece at {at}, needed that at {list(offsets)}: DCP has not stored it")
     entry = header[name]
     dtype = getattr(torch, _DTYPES[entry["dtype"]])

@@ -1,4 +1,4 @@
-"""Files of a folder from outside: nothing beyond the folder is read because a name or link in it says so."""
+"""Opens files of a foreign folder, and refuses names and links that lead out of it."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from .._errors import Corrupt
 
 
 def open_inside(folder: str, name: str) -> IO[bytes]:
-    """Opens a file of a folder without waiting. Raises Corrupt if it is a link that leads out of the folder,
-    a FIFO, a device or a folder; FileNotFoundError."""
+    """Opens a file of a folder without a wait. Raises FileNotFoundError, and Corrupt for a link that leads
+    out of the folder, a FIFO, a device or a folder."""
     path = os.path.join(folder, name)
     refuse_outside(folder, path)
     descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
@@ -22,7 +22,7 @@ def open_inside(folder: str, name: str) -> IO[bytes]:
 
 
 def refuse_outside(folder: str, path: str) -> None:
-    """Raises Corrupt if a path, whose links are followed, is not below the folder."""
+    """Raises Corrupt if a path, after its links, is not below the folder."""
     root, real = os.path.realpath(folder), os.path.realpath(path)
     if real != root and not real.startswith(os.path.join(root, "")):
         raise Corrupt(f"import {path}: found a link to {real}, needed a file in {folder}: "
@@ -30,8 +30,8 @@ def refuse_outside(folder: str, path: str) -> None:
 
 
 def refuse_odd_files(folder: str) -> None:
-    """Raises Corrupt for a link anywhere below the folder that leads out of it, and for a FIFO, which would
-    be waited for."""
+    """Raises Corrupt for a link below the folder that leads out of it, and for a FIFO, which would make a
+    reader wait."""
     for below, folders, files in os.walk(folder):
         for name in folders + files:
             path = os.path.join(below, name)

@@ -1,4 +1,5 @@
-"""Reads checkpoints of Orbax's: of a PyTree- or StandardCheckpointer, or a step of its CheckpointManager."""
+"""Reads checkpoints of Orbax: those of a PyTree- or StandardCheckpointer, and steps of a
+CheckpointManager."""
 
 from __future__ import annotations
 
@@ -22,7 +23,7 @@ from .._checkpoint.edits import chosen
 from .._checkpoint.save import Plan, write_groups
 from .._dtypes import name_of
 from .._errors import Corrupt, Error, InvalidArgument, IOFailed, NotFound, Unsupported
-from .._paths import Path, instead_of_checkpoint, local
+from .._paths import Path, content_of, local
 from .._progress import Progress, function_of
 from .._trees import objects as _objects
 from .._trees.containers import class_name
@@ -30,34 +31,34 @@ from .folder_files import refuse_odd_files
 
 _RANDOM_KEY = "jax_random_key"  # the folder in an item of JaxRandomKeySave
 _GROUP_BYTES = 256 << 20
-"""Bytes of arrays that are read at a time, then written as one shard file; more if one array is larger."""
+"""The bytes of arrays that are read at a time and written as one shard file; more if one array is larger."""
 _LAZY_BYTES = 16 << 20
-"""Bytes of arrays in one read for single boxes: a read by Orbax takes some 30 ms, of one array or of many."""
+"""The bytes of arrays in one read for single boxes: Orbax takes some 30 ms to read one array or many."""
 
 
 @dataclass
 class _Item:
-    """A tree of Orbax's on the disk."""
+    """A tree of Orbax on the disk."""
 
     path: str
     prefix: tuple[str, ...]
-    tree: Any  # of Orbax's metadata
-    only: str = ""  # if set, only this key of Orbax's tree is taken, and is not part of names
-    kept: set[str] | None = None  # if set, only these arrays are taken; None: all leaves
+    tree: Any  # Orbax's metadata
+    only: str = ""  # if set, the only key of Orbax's tree to read, which is not part of names
+    kept: set[str] | None = None  # if set, the only arrays to read; None reads all leaves
 
     def leaves(self) -> dict[str, Any]:
-        """Returns the leaves that are taken, by name."""
+        """Returns the leaves to read, by name."""
         from .._trees import pytree as _tree
 
-        found = _tree.flatten(self.tree, self.prefix)[0]
+        leaves = _tree.flatten(self.tree, self.prefix)[0]
         if self.kept is None:
-            return found
-        return {name: meta for name, meta in found.items() if name in self.kept and _is_array(meta)}
+            return leaves
+        return {name: meta for name, meta in leaves.items() if name in self.kept and _is_array(meta)}
 
 
 @dataclass
 class _Group:
-    """Leaves that are in memory together."""
+    """The leaves that are in memory together."""
 
     item: _Item
     names: list[str]
@@ -67,7 +68,7 @@ def _is_array(meta: Any) -> bool:
     return type(meta).__name__ == "ArrayMetadata"
 
 
-#: The steps of a folder to take: "all", the "newest", or these numbers.
+#: The steps of a folder to import: "all", the "newest", or these numbers.
 Steps = str | int | Iterable[int]
 
 _STEP = re.compile(r"(?:.*[_-])?(\d+)")  # Orbax's CheckpointManager may put a prefix before the number
@@ -75,27 +76,26 @@ _STEP = re.compile(r"(?:.*[_-])?(\d+)")  # Orbax's CheckpointManager may put a p
 
 def import_orbax(source: Path, target: Path, *, steps: Steps | None = None, existing: Existing = "fail",
                  progress: Progress = None, names: str | Iterable[str] | None = None) -> str:
-    """Reads a checkpoint of Orbax's, hashes and writes it as the checkpoint `target`. Returns its path.
+    """Reads a checkpoint of Orbax, hashes it, and writes it as the checkpoint `target`. Returns its path.
 
-    steps: `source` is the directory of a CheckpointManager of Orbax's, and `target` a folder of steps, which
-    may be the same one: "all" imports each step, "newest" the last one, a number or several of them those
-    steps. A step that is there is an error, unless existing="skip" goes on with the others. Returns the
-    folder.
+    steps: with steps, `source` is the directory of an Orbax CheckpointManager, and `target` a folder of
+    steps, which may be the same directory. "all" imports each step, "newest" the last step, and numbers these
+    steps. A step that exists raises, unless existing="skip" goes on with the others. Returns the folder.
 
-    Arrays go through this process's memory by and by, 256 MiB or one array at a time, into a shard file each
-    time. Numbers and strings of Python's become objects. The tree has the containers that Orbax kept: dicts,
-    lists and None; typed PRNG keys stay such. A step of several items is an ocp.args.Composite, whose names
-    are the tree's first keys; JSON items are objects; custom metadata become `user`. names: patterns, as in
-    open(): then the arrays that one matches are taken, and neither objects nor the tree. Needs the package
-    orbax-checkpoint. progress: bytes read, of all.
+    Arrays pass through the memory of this process, 256 MiB or one array at a time, and each time become a
+    shard file. Python's numbers and strings become objects. The tree has the containers that Orbax kept:
+    dicts, lists and None; typed PRNG keys keep their type. A step of several items becomes an
+    ocp.args.Composite, whose names are the first keys of the tree; JSON items become objects, and custom
+    metadata becomes `user`. names: patterns, as in open(), which select arrays; with patterns, objects and
+    the tree are left out. Needs the package orbax-checkpoint. progress: reports the bytes that were read.
 
-    Raises NotFound, InvalidArgument if it is no checkpoint of Orbax's, Corrupt if Orbax does not read it,
-    Unsupported for items and dtypes that cannot be taken, AlreadyExists, IOFailed.
+    Raises NotFound, InvalidArgument if `source` is no checkpoint of Orbax, Corrupt if Orbax cannot read it,
+    Unsupported for items and dtypes that cannot be imported, AlreadyExists, IOFailed.
     """
     check_choice("existing", existing, ("fail", "replace", "skip"))
     if steps is not None:
         folder = local(target, "import")
-        for number, path in _asked(os.path.abspath(local(source, "import")), steps):
+        for number, path in _selected(os.path.abspath(local(source, "import")), steps):
             imported(path, os.path.join(folder, f"step-{number:08d}"), existing, progress, names, ())
         return folder
     return imported(source, target, existing, progress, names, ())
@@ -103,8 +103,7 @@ def import_orbax(source: Path, target: Path, *, steps: Steps | None = None, exis
 
 def imported(source: Path, target: Path, existing: Existing, progress: Progress,
              names: str | Iterable[str] | None, exclude: Sequence[str]) -> str:
-    """Runs import_orbax() for one checkpoint, without the names that one of the patterns of `exclude`
-    matches."""
+    """Runs import_orbax() for one checkpoint, without the names that match a pattern of `exclude`."""
     if existing == "skip" and _core.is_saved(local(target, "import")):
         return local(target, "import")
     root = os.path.abspath(local(source, "import"))
@@ -112,8 +111,8 @@ def imported(source: Path, target: Path, existing: Existing, progress: Progress,
         return _imported(root, local(target, "import"), existing, progress, names, exclude)
 
 
-def _asked(root: str, steps: Steps) -> list[tuple[int, str]]:
-    """Returns numbers and paths of the steps asked for, ascending."""
+def _selected(root: str, steps: Steps) -> list[tuple[int, str]]:
+    """Returns the numbers and paths of the selected steps, ascending."""
     there = dict(_steps_of(root))
     if not there:
         raise NotFound(f"import {root}: it holds no step of Orbax's")
@@ -131,12 +130,11 @@ def _asked(root: str, steps: Steps) -> list[tuple[int, str]]:
 
 
 def _steps_of(root: str) -> list[tuple[int, str]]:
-    """Returns numbers and paths of the steps that Orbax has committed, ascending."""
+    """Returns the numbers and paths of the steps that Orbax has committed, ascending."""
     if not os.path.isdir(root):
         raise NotFound(f"import {root}: it is not there")
-    found = [(int(match[1]), entry.path) for entry in os.scandir(root) if entry.is_dir() and (
-        match := _STEP.fullmatch(entry.name)) and _is_step(entry.path)]
-    return sorted(found)
+    return sorted((int(match[1]), entry.path) for entry in os.scandir(root) if entry.is_dir() and (
+        match := _STEP.fullmatch(entry.name)) and _is_step(entry.path))
 
 
 def _is_step(path: str) -> bool:
@@ -154,7 +152,7 @@ def _imported(root: str, target: str, existing: Existing, progress: Progress,
         items = [replace(item, kept=kept) for item in items]
         plan = Plan(Sources(), {})
     arrays = {item.path: _arrays_of(item) for item in items}
-    total, done = sum(_bytes(meta) for found in arrays.values() for meta in found.values()), 0
+    total, done = sum(_bytes(meta) for of_item in arrays.values() for meta in of_item.values()), 0
     groups = [group for item in items for group in _groups_of(item, arrays[item.path])]
 
     def sources_of(number: int) -> Sources:
@@ -172,8 +170,8 @@ def _imported(root: str, target: str, existing: Existing, progress: Progress,
 
 
 def described(root: str) -> list[tuple[str, str, list[int]]]:
-    """Returns name, dtype and shape of each array, from the metadata alone; a dtype that we lack has numpy's
-    name. Raises as import_orbax()."""
+    """Returns the name, dtype and shape of each array from the metadata alone; a dtype that we lack has
+    numpy's name. Raises the errors of import_orbax()."""
     with _orbaxs_errors(root):
         items, _ = _items_of(root)
         return [(name, name_of(meta.dtype, name) if name in known else str(meta.dtype), list(meta.shape))
@@ -183,7 +181,7 @@ def described(root: str) -> list[tuple[str, str, list[int]]]:
 
 @contextlib.contextmanager
 def _orbaxs_errors(root: str) -> Iterator[None]:
-    """Turns errors into ours: Orbax and TensorStore may raise anything for damaged or malicious files."""
+    """Turns errors into ours, as Orbax and TensorStore may raise anything for damaged or malicious files."""
     try:
         yield
     except (Error, ImportError):
@@ -199,13 +197,13 @@ def _orbaxs_errors(root: str) -> Iterator[None]:
 
 
 def _refuse_keys_outside(path: str) -> None:
-    """Raises Corrupt if a key leads out of the folder: arrays outside the database are files named by their
-    keys."""
-    said = _json_of(path, "_METADATA")
-    if not isinstance(said, dict) or said.get("use_ocdbt") is True and os.path.exists(
+    """Raises Corrupt if a key leads out of the folder, as keys name the files of arrays outside the
+    database."""
+    metadata = _json_of(path, "_METADATA")
+    if not isinstance(metadata, dict) or metadata.get("use_ocdbt") is True and os.path.exists(
             os.path.join(path, "manifest.ocdbt")):
         return
-    for entry in said.get("tree_metadata", {}).values():
+    for entry in metadata.get("tree_metadata", {}).values():
         name = ".".join(str(key["key"]) for key in entry["key_metadata"])
         if name.startswith("/") or ".." in name.split("/"):
             raise Corrupt(f"import {path}: found the key {name!r} in _METADATA, "
@@ -221,8 +219,8 @@ def _items_of(root: str) -> tuple[list[_Item], Plan]:
     from ..jax.args import Composite
 
     if not _is_tree(root) and _core.known_format(root)[0] != "orbax" and (
-            instead := instead_of_checkpoint(root)):
-        raise InvalidArgument(f"import {root}: it is no checkpoint of Orbax's: {instead}")
+            content := content_of(root)):
+        raise InvalidArgument(f"import {root}: it is no checkpoint of Orbax's: {content}")
     if not os.path.isdir(root):
         raise NotFound(f"import {root}: it is not there")
     refuse_odd_files(root)
@@ -242,19 +240,19 @@ def _items_of(root: str) -> tuple[list[_Item], Plan]:
             path, only = (os.path.join(path, _RANDOM_KEY), "checkpoint") if is_random else (path, "")
             _refuse_keys_outside(path)
             metadata = ocp.PyTreeCheckpointer().metadata(path).item_metadata
-            if metadata is None:  # The handler says why.
+            if metadata is None:  # the handler raises the reason
                 metadata = ocp.PyTreeCheckpointHandler().metadata(epath.Path(path))
             item = _Item(path, prefix, metadata.tree[only] if only else metadata.tree, only)
             leaves, node = _tree.flatten(item.tree, prefix)
             items.append(item)
             node = _with_keys(node, _keys_of(path, leaves, is_random))
-        elif name == "metrics" and (found := _json_of(path, "metrics")) is not None:
-            extra["metrics"] = {key: float(value) for key, value in found.items()
+        elif name == "metrics" and (metrics := _json_of(path, "metrics")) is not None:
+            extra["metrics"] = {key: float(value) for key, value in metrics.items()
                                 if isinstance(value, (int, float)) and math.isfinite(value)}
-            extra.setdefault("jax", {})["metrics"] = _objects.encode(found)
+            extra.setdefault("jax", {})["metrics"] = _objects.encode(metrics)
             continue
-        elif (found := _json_of(path, "metadata")) is not None:
-            objects[name], node = _objects.encode(found), name
+        elif (value := _json_of(path, "metadata")) is not None:
+            objects[name], node = _objects.encode(value), name
         else:
             raise (Unsupported if any(_is_tree(p) for _, p in folders) else InvalidArgument)(
                 f"import {root}: {path} is no tree and no JSON item of Orbax's")
@@ -270,35 +268,35 @@ def _items_of(root: str) -> tuple[list[_Item], Plan]:
 
 
 def _keys_of(path: str, leaves: dict[str, Any], is_random: bool) -> dict[str, str]:
-    """Returns the generators of the leaves that are typed PRNG keys, by name. Orbax stores the data of the
+    """Returns the generators of the leaves that are typed PRNG keys, by name. Orbax stores the data of these
     keys."""
     import jax
 
     if is_random:
-        told = _json_of(os.path.dirname(path), os.path.join(f"{_RANDOM_KEY}_metadata", "metadata"))
-        # Orbax, too, takes such an item for one of the default
+        metadata = _json_of(os.path.dirname(path), os.path.join(f"{_RANDOM_KEY}_metadata", "metadata"))
+        # Orbax, too, assumes the default generator for such an item.
         impl = str(jax.random.key_impl(jax.random.key(0)))
-        return dict.fromkeys(leaves, impl) if isinstance(told, dict) and told.get("typed") else {}
+        return dict.fromkeys(leaves, impl) if isinstance(metadata, dict) and metadata.get("typed") else {}
     impls: dict[str, str] = {}
     folder = os.path.join(path, "array_metadatas")
     for name in sorted(os.listdir(folder)) if os.path.isdir(folder) else ():
-        for one in (_json_of(folder, name) or {}).get("array_metadatas", ()):
-            array = one["array_metadata"]
-            told_impl = (array.get("ext_metadata") or {}).get("random_key_impl")
-            if told_impl is not None:
-                impls.setdefault(array["param_name"], told_impl)
-    found = {name: impls[meta.name] for name, meta in leaves.items() if getattr(meta, "name", None) in impls}
-    for name, impl in found.items():
-        # raises for no generator
+        for entry in (_json_of(folder, name) or {}).get("array_metadatas", ()):
+            array = entry["array_metadata"]
+            stored_impl = (array.get("ext_metadata") or {}).get("random_key_impl")
+            if stored_impl is not None:
+                impls.setdefault(array["param_name"], stored_impl)
+    keys = {name: impls[meta.name] for name, meta in leaves.items() if getattr(meta, "name", None) in impls}
+    for name, impl in keys.items():
+        # This raises if `impl` names no generator.
         shape = jax.eval_shape(lambda: jax.random.key_data(jax.random.key(0, impl=impl))).shape
         if tuple(leaves[name].shape)[-len(shape):] != shape or leaves[name].dtype != np.uint32:
             raise Corrupt(f"import {path}: {name!r} is {leaves[name].dtype} {list(leaves[name].shape)}, "
                           f"needed is data of PRNG keys of {impl!r}, uint32 [.., {shape[0]}]")
-    return found
+    return keys
 
 
 def _with_keys(node: Any, keys: dict[str, str]) -> Any:
-    """Returns a node of a tree, with these leaves as PRNG keys."""
+    """Returns a node of a tree with these leaves marked as PRNG keys."""
     if isinstance(node, str):
         return {"key": keys[node], "name": node} if node in keys else node
     if isinstance(node, list):
@@ -311,7 +309,7 @@ def _with_keys(node: Any, keys: dict[str, str]) -> Any:
 
 
 def _without(node: Any, names: set[str]) -> Any:
-    """Returns a node of a tree without these leaves. None takes the place of one in a list or tuple."""
+    """Returns a node of a tree without these leaves. None replaces a leaf in a list or tuple."""
     if isinstance(node, str):
         return None if node in names else node
     if isinstance(node, list):
@@ -339,14 +337,14 @@ def _json_of(folder: str, name: str) -> Any:
 
 
 def _custom_metadata(root: str) -> Any:
-    found = _json_of(root, "_CHECKPOINT_METADATA")
-    if found is None and os.path.exists(path := os.path.join(root, "_CHECKPOINT_METADATA")):
+    metadata = _json_of(root, "_CHECKPOINT_METADATA")
+    if metadata is None and os.path.exists(path := os.path.join(root, "_CHECKPOINT_METADATA")):
         raise Corrupt(f"import {path}: found no JSON, needed Orbax's metadata of the checkpoint")
-    return found.get("custom_metadata") or {} if isinstance(found, dict) else {}
+    return metadata.get("custom_metadata") or {} if isinstance(metadata, dict) else {}
 
 
 def _arrays_of(item: _Item) -> dict[str, Any]:
-    """Returns Orbax's metadata of all arrays by name. Raises one Unsupported naming the dtypes that we
+    """Returns Orbax's metadata of all arrays by name. Raises one Unsupported that names all dtypes that we
     lack."""
     arrays, wrong = _known_arrays_of(item)
     if wrong:
@@ -356,8 +354,8 @@ def _arrays_of(item: _Item) -> dict[str, Any]:
 
 
 def _known_arrays_of(item: _Item) -> tuple[dict[str, Any], dict[str, str]]:
-    """Returns Orbax's metadata of the arrays whose dtypes we have, and the problems of the others, both by
-    name."""
+    """Returns, by name, Orbax's metadata of the arrays whose dtypes we have, and the problems of the
+    others."""
     arrays, wrong = {}, {}
     for name, meta in item.leaves().items():
         if not _is_array(meta):
@@ -372,8 +370,8 @@ def _known_arrays_of(item: _Item) -> tuple[dict[str, Any], dict[str, str]]:
 
 
 def _refuse_absurd(path: str, arrays: dict[str, Any]) -> None:
-    """Raises Corrupt for absurd chunks: TensorStore ends the process if it has no memory for one, and would
-    look for each chunk that metadata make up."""
+    """Raises Corrupt for absurd chunks. TensorStore ends the process if it has no memory for a chunk, and
+    would look for each chunk that metadata invents."""
     stored = sum(os.path.getsize(os.path.join(folder, name)) for folder, _, files in os.walk(path)
                  for name in files)
     for name, meta in arrays.items():
@@ -407,16 +405,16 @@ def _groups_of(item: _Item, arrays: dict[str, Any], most: int = _GROUP_BYTES) ->
 
 
 def _read(group: _Group, arrays: dict[str, Any], plan: Plan) -> Sources:
-    """Returns the arrays of a group; adds its other leaves to the plan's objects."""
-    found = _values_of(group)
+    """Returns the arrays of a group, and adds its other leaves to the objects of the plan."""
+    values = _values_of(group)
     sources = Sources()
     for name in group.names:
         if name in arrays:
-            array = _array_of(group, arrays[name], name, found[name])
+            array = _array_of(group, arrays[name], name, values[name])
             sources.add(name, name_of(array.dtype, name), array.shape, [((0,) * array.ndim, array)],
                         listed=True)
         else:
-            plan.objects[name] = _objects.encode(found[name])
+            plan.objects[name] = _objects.encode(values[name])
     return sources
 
 
@@ -429,7 +427,7 @@ def _array_of(group: _Group, meta: Any, name: str, value: Any) -> np.ndarray:
 
 
 def _values_of(group: _Group) -> dict[str, Any]:
-    """Returns the leaves of a group that Orbax restores, with placeholders for all others."""
+    """Restores the leaves of a group by Orbax, with placeholders for all others, and returns them by name."""
     import jax
     import orbax.checkpoint as ocp
 
@@ -437,33 +435,33 @@ def _values_of(group: _Group) -> dict[str, Any]:
 
     wanted = set(group.names)
 
-    def asked(path: tuple[Any, ...], meta: Any) -> Any:
+    def meta_or_placeholder(path: tuple[Any, ...], meta: Any) -> Any:
         return meta if _tree.name_of((*group.item.prefix,
                                       *_tree.parts_of(path))) in wanted else ocp.PLACEHOLDER
 
-    tree = jax.tree_util.tree_map_with_path(asked, group.item.tree)
+    tree = jax.tree_util.tree_map_with_path(meta_or_placeholder, group.item.tree)
     how = jax.tree.map(lambda meta: ocp.RestoreArgs(restore_type=np.ndarray) if _is_array(meta)
                        else ocp.RestoreArgs(), tree)
-    if group.item.only:  # a file of one array, which Orbax reads by another handler
+    if group.item.only:  # another handler of Orbax reads a file of one array
         with ocp.Checkpointer(ocp.ArrayCheckpointHandler()) as checkpointer:
             values = checkpointer.restore(group.item.path, args=ocp.args.ArrayRestore(
                 restore_args=ocp.RestoreArgs(restore_type=np.ndarray)))
     else:
         values = ocp.PyTreeCheckpointer().restore(group.item.path,
                                                   args=ocp.args.PyTreeRestore(item=tree, restore_args=how))
-    found: dict[str, Any] = _tree.flatten(values, group.item.prefix)[0]
-    return found
+    leaves: dict[str, Any] = _tree.flatten(values, group.item.prefix)[0]
+    return leaves
 
 
 class OrbaxTensors:
-    """The content of a checkpoint of Orbax's, read in place: arrays as a whole, small ones together. Keeps
-    the arrays that were read last in memory. In the form that _python_formats takes."""
+    """Reads a checkpoint of Orbax in place for reader_of(): whole arrays, and small ones together. Keeps the
+    arrays of the last read in memory."""
 
     def __init__(self, root: str) -> None:
-        """Raises as import_orbax(), except for dtypes that it cannot take: those are in `left_out`."""
+        """Raises the errors of import_orbax(), but puts dtypes that it cannot import into `left_out`."""
         self._root = os.path.abspath(root)
         self._arrays: dict[str, Any] = {}
-        self._groups: dict[str, _Group] = {}  # by name of the array
+        self._groups: dict[str, _Group] = {}  # by the name of the array
         self.left_out: list[str] = []
         with _orbaxs_errors(self._root):
             items, plan = _items_of(self._root)
@@ -487,7 +485,8 @@ class OrbaxTensors:
         self._last: tuple[_Group | None, dict[str, Any]] = (None, {})
 
     def read(self, boxes: Iterable[tuple[int, list[int], list[int], int]]) -> None:
-        """Fills memory: number of the tensor, begin and shape of the box, address."""
+        """Fills memory with boxes, each the number of a tensor, the begin and shape of the box, and an
+        address."""
         for number, begin, shape, address in sorted(boxes):
             array = self._array(self.tensors[number][0])
             memory: Any = (ctypes.c_char * (math.prod(shape) * array.itemsize)).from_address(address)

@@ -1,4 +1,4 @@
-"""Opens DCP and Orbax in place: formats that only packages of Python read."""
+"""Opens DCP and Orbax in place, formats that only packages of Python read."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from .._arrays.arrays import MEMORY
 from .._errors import Error, NotFound, Unsupported
 
 PACKAGES = {"dcp": "torch", "orbax": "orbax-checkpoint"}
-"""The package that reads and writes each format, by its name for pip."""
+"""The name for pip of the package that reads and writes each format."""
 
 
 def reader_of(path: str, memory: int = MEMORY) -> _core.Reader | None:
-    """Returns a reader of a path; None if it needs no other package. Raises NotFound for a folder of several
-    checkpoints, Unsupported without the package, and the errors of the readers."""
+    """Returns a reader of a path; None if the format needs no package of Python. Raises NotFound for a folder
+    of several checkpoints, Unsupported without the package, and the errors of the readers."""
     if os.path.exists(os.path.join(path, "manifest.json")) or not os.path.isdir(path):
         return None
     format, what, steps = _core.known_format(path)

@@ -1,1 +1,1 @@
-"""The checkpoints of a training job: folders of steps, saves on threads, tiers."""
+"""Manages the checkpoints of a training job: folders of steps, saves on threads, tiers."""

@@ -1,4 +1,4 @@
-"""The common base of torch's and JAX's CheckpointManager: the steps of a job of any number of processes."""
+"""Defines the common base of torch's and JAX's CheckpointManager, for jobs of any number of processes."""
 
 from __future__ import annotations
 
@@ -24,19 +24,18 @@ from .pending import OneStep, PendingSave
 
 @dataclass
 class Managed:
-    """A manager's part in a save of its own, on every rank."""
+    """The part of a manager in a save, on every rank."""
 
-    metrics: dict[str, Any] = field(default_factory=dict)  #: encoded; rank 0's count
+    metrics: dict[str, Any] = field(default_factory=dict)  #: encoded; those of rank 0 are stored
     write: Callable[..., SaveStats] = write_together  #: writes the save that the ranks agreed on
-    begun: float = field(default_factory=time.monotonic)  #: when its caller called
-    #: with a save on a thread, also if it is to fail there
+    begun: float = field(default_factory=time.monotonic)  #: the time of the caller's call
+    #: called with a save that runs on a thread, even if it is to fail there
     started: Callable[[PendingSave], None] = lambda pending: None
-    same: dict[str, Any] = field(default_factory=dict)  #: values that must be the same on all ranks
+    same: dict[str, Any] = field(default_factory=dict)  #: values that must be equal on all ranks
 
 
 class Edits(TypedDict, total=False):
-    """The selection of a step's tensors, and changes to names, dtypes and shapes on restore: arguments of
-    open()."""
+    """The arguments of open() that select a step's tensors and change names, dtypes and shapes."""
 
     names: str | Iterable[str] | None
     rename: Rename | None
@@ -47,18 +46,18 @@ class Edits(TypedDict, total=False):
 
 
 class Rules(Edits, total=False):
-    """Edits, and the handling of targets with another shape: arguments of load()."""
+    """The arguments of load(): Edits, and rules for targets with another shape."""
 
     skip_mismatched: bool
     resize: Resize | None
 
 
 class JobManager(FolderManager):
-    """A job's CheckpointManager without the content of a save and the way to restore it."""
+    """The CheckpointManager of a job. Subclasses add the content of a save and the way to restore it."""
 
     def __init__(self, root: Path, group: Group, *, increments: bool, parity_blocks: int, deadline: float,
                  **policies: Any) -> None:
-        # Two for the thread that saves, one for the thread that calls.
+        # Two groups are for the thread that saves, one for the thread that calls.
         self._saves, self._ends, self._calls = group.duplicate(), group.duplicate(), group.duplicate()
         super().__init__(root, collect_garbage=group.rank == 0, is_shared=group.size > 1,
                          increments=increments, parity_blocks=parity_blocks, **policies)
@@ -73,8 +72,8 @@ class JobManager(FolderManager):
         return None if self._best is None else self._best[0]
 
     def remove(self, step: int) -> None:
-        """Waits for the save under way; then rank 0 removes the step. Raises NotFound, IOFailed,
-        InvalidArgument if it is pinned by name."""
+        """Waits for the save under way; then rank 0 removes the step. Raises NotFound, IOFailed, and
+        InvalidArgument if the step is pinned by name."""
         self.wait()
         super().remove(step)
 
@@ -96,7 +95,7 @@ class JobManager(FolderManager):
         return {"codec": self._codec, "existing": existing, "threads": self._threads, "memory": self._memory}
 
     def _prepare(self, step: int, metrics: Mapping[str, float] | None, begun: float) -> tuple[str, Managed]:
-        """The path of a step that is to be saved, for messages, and how it is saved."""
+        """Returns the path of a step to save, for messages, and the manager's part in the save."""
         encoded = self._on_first(lambda: self._encoded(step, metrics), f"save step {step}", self._save_errors)
         ends = OneStep(self._ends, f"{self.root}: how the save of step {step} has ended", self._deadline)
 
@@ -120,14 +119,14 @@ class JobManager(FolderManager):
 
     def _begin_async(self, step: int, metrics: Mapping[str, float] | None,
                      begun: float) -> tuple[str, Managed, _core.Turn | None] | None:
-        """For a save_async(), before it copies: _prepare()'s result, and the turn that it waits for, as rank
-        0 decides; None if it is skipped."""
+        """Begins a save_async() before it copies. Returns the result of _prepare() and the turn that the save
+        waits for, as rank 0 decides; None if the save is skipped."""
         what = f"{self.root}: when to save step {step}"
-        said = self._queue.next_turn(OneStep(self._calls, what, self._deadline))
-        if said == "skipped":
+        decision = self._queue.next_turn(OneStep(self._calls, what, self._deadline))
+        if decision == "skipped":
             return None
         path, managed = self._prepare(step, metrics, begun)
-        turn = self._queue.turn(said)
+        turn = self._queue.turn(decision)
         if turn is not None:
             self._manager.begin_later(step)
         return path, managed, turn

@@ -1,8 +1,8 @@
-"""Messages between the processes of a job that carry checkpoints' bytes: sockets, as `_core.Link` needs them.
+"""Carries bytes of checkpoints between the processes of a job, over sockets, for `_core.Link`.
 
-Each process listens, and connects to another one when it first has a message for it; so a connection carries
-messages one way. Both ends prove that they know a key of the job (HMAC), which rank 0 draws and the group's
-store carries, within a deadline. Frames are bytes of bounded length: nothing is unpickled, and nothing
+Each process listens, and connects to another process when it first has a message for it, so a connection
+carries messages one way. Within a deadline both ends prove by HMAC that they know the key of the job, which
+rank 0 draws and the group's store carries. Frames are bytes of bounded length; they are neither unpickled nor
 encrypted.
 """
 
@@ -21,28 +21,28 @@ from .. import _core
 from .._errors import IOFailed
 from ..group import Group
 
-# Kind, channel and number of a frame, whose bytes follow. An abort has no number.
+# The kind, channel and number of a frame, whose bytes follow. An abort has no number.
 _HEADER = struct.Struct("<BQQ")
 _MESSAGE, _ABORT = 0, 1
 
-# A manifest has 1 GiB at most, and so has a list of several.
+# A manifest has at most 1 GiB, and so has a list of several.
 _MOST_BYTES = (4 << 30) + 4096
 _HANDSHAKE_SECONDS = 30.0
 
-# Most connections that have not proved the key, in addition to one per process.
+# The most connections that have not proved the key, in addition to one per process.
 _MOST_STRANGERS = 16
 
 Frame = tuple[int, int, int, bytes]
 
 
 def own_address(master: str | None) -> str:
-    """Returns the address of the interface that leads to the job's master, or else that of this host's
+    """Returns the address of the interface that leads to the job's master, or else the address of this host's
     name."""
     if master:
         try:
-            family, _, _, _, there = socket.getaddrinfo(master, 1, type=socket.SOCK_DGRAM)[0]
+            family, _, _, _, address = socket.getaddrinfo(master, 1, type=socket.SOCK_DGRAM)[0]
             with socket.socket(family, socket.SOCK_DGRAM) as probe:
-                probe.connect(there)  # sends nothing
+                probe.connect(address)  # sends nothing
                 return str(probe.getsockname()[0])
         except OSError:
             pass
@@ -53,7 +53,7 @@ def own_address(master: str | None) -> str:
 
 
 class _Line:
-    """Frames to one process. A thread of its own sends them, so that callers do not wait."""
+    """Sends frames to one process on a separate thread, so that callers do not wait."""
 
     def __init__(self, rank: int, to: int, address: tuple[str, int], key: bytes) -> None:
         self._rank, self._to, self._address, self._key = rank, to, address, key
@@ -78,7 +78,7 @@ class _Line:
                                           max(0.0, end - time.monotonic()))
 
     def close(self, seconds: float) -> None:
-        """Waits until all is sent, at most `seconds`."""
+        """Waits until all frames are sent, at most `seconds`."""
         self._frames.put(None)
         self._thread.join(seconds)
 
@@ -98,7 +98,7 @@ class _Line:
 
 
 class _Sender:
-    """All lines of a process. It does not refer to its link, which holds the methods of this object."""
+    """All lines of a process. It must not refer to its link, which holds this object's methods."""
 
     def __init__(self, rank: int, addresses: list[tuple[str, int]], key: bytes) -> None:
         self._rank, self._addresses, self._key = rank, addresses, key
@@ -139,12 +139,12 @@ class _Sender:
 
 
 class _Unproven:
-    """The connections of a process that have not proved the key yet. Each has a deadline, and the oldest goes
-    if they are too many: one that knows the key proves it in milliseconds."""
+    """The connections that have not proved the key yet. Each has a deadline. If there are too many, the
+    oldest is closed: a process that knows the key proves it in milliseconds."""
 
     def __init__(self, most: int, seconds: float) -> None:
         self._most, self._seconds = most, seconds
-        self._ends: dict[connection.Connection, float] = {}  # the oldest first
+        self._ends: dict[connection.Connection, float] = {}  # deadlines, the oldest connection first
         self._lock = threading.Lock()
 
     def add(self, there: connection.Connection) -> None:
@@ -154,7 +154,8 @@ class _Unproven:
             self._ends[there] = time.monotonic() + self._seconds
 
     def remove(self, there: connection.Connection) -> None:
-        """Forgets a connection. Call it before the close: another connection may get the descriptor then."""
+        """Forgets a connection. Call it before the close, after which another connection may get the
+        descriptor."""
         with self._lock:
             self._ends.pop(there, None)
 
@@ -185,13 +186,13 @@ class _Unproven:
 
 
 class Links:
-    """The processes of a group, connected. Every rank makes it; the core takes `link`. Close it when the core
-    has no more use for it."""
+    """Connects the processes of a group. Every rank makes one; the core takes `link`. Close it when the core
+    no longer needs it."""
 
     def __init__(self, group: Group, deadline: float, address: str,
                  handshake: float = _HANDSHAKE_SECONDS) -> None:
-        """address: other processes reach this one by it. handshake: seconds that a connection has to prove
-        the key."""
+        """address: the address that other processes reach this one at. handshake: the seconds that a
+        connection has to prove the key."""
         family = socket.getaddrinfo(address, None)[0][0]
         # Connections in the kernel's queue cost no thread; in a short queue, strangers would delay ranks.
         self._listener = socket.create_server((address, 0), family=family, backlog=512 + group.size)
@@ -202,7 +203,7 @@ class Links:
             own = json.dumps([address, self._listener.getsockname()[1]]).encode()
 
             def merge(said: list[bytes]) -> bytes:
-                return json.dumps([secrets.token_hex(32), [json.loads(one) for one in said]]).encode()
+                return json.dumps([secrets.token_hex(32), [json.loads(address) for address in said]]).encode()
 
             key, addresses = json.loads(group.agree(lambda: own, merge, deadline, "connect the processes"))
         except BaseException:
@@ -220,8 +221,8 @@ class Links:
                 self._listener.settimeout(self._unproven.drop_late())
                 accepted, _ = self._listener.accept()
             except TimeoutError:
-                continue  # one is late
-            except OSError:  # closed; or a connection is gone already, or there are too many files
+                continue  # a connection is late
+            except OSError:  # the listener is closed, a connection is gone, or too many files are open
                 self._closed.wait(0.1)
                 continue
             accepted.setblocking(True)
@@ -231,7 +232,7 @@ class Links:
         self._unproven.drop_all()
 
     def _hear(self, there: connection.Connection) -> None:
-        """Receives the frames of one connection. A stranger's is closed."""
+        """Receives the frames of one connection; closes it if it does not prove the key."""
         rank = -1
         why = "its connection was closed"
         try:

@@ -1,4 +1,4 @@
-"""The checkpoints of a training run: a folder of steps."""
+"""Keeps the checkpoints of a training run as a folder of steps."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ log = logging.getLogger("shardwise")
 
 @dataclass
 class LatestStep:
-    """The newest valid step, and the newer ones that had to be passed over: (path, reason)."""
+    """The newest valid step, and the newer steps that were passed over, each as (path, reason)."""
 
     step: int
     path: str
@@ -42,15 +42,15 @@ class LatestStep:
 
 @dataclass
 class ManagerStats:
-    """How a manager's saves have ended, with on_save_error="warn": the same on all ranks."""
+    """Counts of a manager's failed saves, with on_save_error="warn"; equal on all ranks."""
 
-    failed_saves: int = 0  #: of all
-    failed_in_a_row: int = 0  #: since the last one that was committed
-    failed_step: int | None = None  #: the last one that failed
-    error: str = ""  #: why, with the rank
+    failed_saves: int = 0  #: number of all failed saves
+    failed_in_a_row: int = 0  #: number of failed saves since the last commit
+    failed_step: int | None = None  #: the step whose save failed last
+    error: str = ""  #: why it failed, with the rank
 
 
-#: What Orbax, Hugging Face's Trainer, accelerate and Lightning call it.
+#: Options of Orbax, Hugging Face's Trainer, accelerate and Lightning.
 _OTHER_NAMES = {
     "max_to_keep": "keep_last=", "keep": "keep_last=", "max_keep": "keep_last=", "keep_n": "keep_last=",
     "keep_checkpoint_max": "keep_last=", "save_total_limit": "keep_last=", "total_limit": "keep_last=",
@@ -65,7 +65,7 @@ _OTHER_NAMES = {
     "preservation_policy": "keep_last=, keep_every=, keep_interval= or best="}
 
 
-#: Methods as others call them.
+#: Methods of managers in other libraries.
 _OTHER_METHODS = {
     "async_save": "save_async(step, ...)", "all_steps": "steps()", "best_step": "best()",
     "delete": "remove(step)", "wait_until_finished": "wait()", "is_saving_in_progress": "is_saving()",
@@ -77,26 +77,28 @@ _OTHER_METHODS = {
 
 
 def is_step(value: Any) -> bool:
-    """True if restore(3, state) has the step first. Raises InvalidArgument for a text."""
+    """Returns True if the first argument of restore() is a step, as in restore(3, state). Raises
+    InvalidArgument for a text."""
     if isinstance(value, str):
         step_number("restore", value)
     return isinstance(value, (int, np.integer)) and not isinstance(value, bool)
 
 
 def refuse_others(kind: type, unknown: Iterable[str]) -> None:
-    """Raises TypeError for options that a manager of this class has not."""
+    """Raises WrongType for options that a manager of this class lacks."""
     known = [name for name in inspect.signature(kind).parameters if name not in ("root", "unknown")]
     refuse_unknown("checkpoint manager", unknown, known, _OTHER_NAMES)
 
 
 @dataclass
 class Restored:
-    """The step that a restart continued from, and the newer steps that it passed over: (path, reason)."""
+    """The step that a restart continues from, and the newer steps that it passed over, each as (path,
+    reason)."""
 
     step: int
     path: str
     rejected: list[tuple[str, str]]
-    value: Any = None  #: result of the function that restores
+    value: Any = None  #: the result of the function that restores
 
 
 def _whole_seconds(option: str, seconds: float) -> int:
@@ -115,34 +117,36 @@ def _signals(signals: Iterable[int]) -> list[int]:
 
 
 def tell_warnings(manager: _core.Manager | _core.Tiers) -> None:
-    """Logs that the run goes back, another manager saves in the root, newer steps are passed over."""
+    """Logs the manager's warnings: the run goes back, another manager saves in the root, or newer steps are
+    passed over."""
     for warning in manager.take_warnings():
         log.warning("%s", warning)
 
 
 class ManagerContext:
-    """A manager as a context, whose end waits for the saves under way."""
+    """A base that makes a manager a context manager, whose end waits for the saves under way."""
 
     _queue: SaveQueue
 
     def is_saving(self) -> bool:
+        """Returns True if a save is under way."""
         return self._queue.is_saving()
 
     def close(self) -> None:
-        """Waits for the saves under way. Raises the error of one that nobody has seen."""
+        """Waits for the saves under way. Raises the first error of a save that nobody has seen."""
         raise NotImplementedError
 
     def _where(self) -> str:
-        """The folders, and which process of how many this is."""
+        """Returns the folders, and the rank and number of processes."""
         raise NotImplementedError
 
     def __repr__(self) -> str:
         return f"<{public_name(type(self))} {self._where()}{', saving' if self._queue.is_saving() else ''}>"
 
-    if not TYPE_CHECKING:  # for a type checker a name that is not there is an error
+    if not TYPE_CHECKING:  # a type checker shall report a missing name
         def __getattr__(self, name: str) -> Any:
-            said = f": needed is {_OTHER_METHODS[name]}" if name in _OTHER_METHODS else ""
-            raise AttributeError(f"{public_name(type(self))} has no {name!r}{said}")
+            advice = f": needed is {_OTHER_METHODS[name]}" if name in _OTHER_METHODS else ""
+            raise AttributeError(f"{public_name(type(self))} has no {name!r}{advice}")
 
     def __enter__(self) -> Self:
         return self
@@ -151,21 +155,21 @@ class ManagerContext:
         if kind is None:
             self.close()
         else:
-            self._queue.settle()  # the error under way is raised, not this one
+            self._queue.settle()  # the error that ended the body is raised, not that of a save
             self._release()
 
     def _release(self) -> None:
-        """Lets another manager take the run up."""
+        """Lets another manager continue the run."""
 
 
 class FolderManager(ManagerContext):
-    """A manager of a folder of steps, but for the tensors and how they are restored."""
+    """A manager of a folder of steps. Subclasses add the tensors of a save and the way to restore them."""
 
     def __init__(self, root: Path, *, keep_interval: float, best: tuple[str, str, int] | None,
                  save_interval: float, preemption_signals: Iterable[int], when_busy: WhenBusy,
                  on_save_error: OnSaveError, most_failed_saves: int, codec: Codec, write_stats: bool,
                  threads: int, memory: int, is_shared: bool = False, **policies: Any) -> None:
-        """policies: as C++'s manager takes them."""
+        """policies: options of the C++ manager."""
         self.root = absolute_root(root)
         check_codec(codec)
         check_choice("when_busy", when_busy, WHEN_BUSY)
@@ -184,18 +188,19 @@ class FolderManager(ManagerContext):
         self._queue = SaveQueue(when_busy, is_shared)
 
     def _on_first(self, work: Callable[[], Any], what: str, same: Mapping[str, Any] | None = None) -> Any:
-        """The value that rank 0 finds, on all ranks. same: facts that must be the same on all."""
+        """Returns rank 0's result of work() on all ranks. same: values that must be equal on all ranks."""
         return work()
 
     def _call(self, what: str) -> Call:
-        """A call of all ranks."""
+        """Begins a call of all ranks."""
         return Call()
 
     def _encoded(self, step: int, metrics: Mapping[str, float] | None) -> dict[str, Any]:
-        """Metrics as a step keeps them. Raises InvalidArgument without the one that best= names."""
+        """Returns metrics in the form that a step stores. Raises InvalidArgument if the metric that best=
+        names is missing."""
         if self._best is not None and metrics and self._best[0] not in metrics:
             raise InvalidArgument(f"save step {step}: found the metrics {', '.join(map(repr, metrics))}, "
-                                  f"needed also {self._best[0]!r}, by which best= keeps steps")
+                                  f"needed also {self._best[0]!r}, as best= keeps steps by it")
         return {name: _objects.encode(float(value)) for name, value in (metrics or {}).items()}
 
     def _tell(self, step: int, stats: SaveStats) -> None:
@@ -205,51 +210,51 @@ class FolderManager(ManagerContext):
             log.warning("after the save of step %d: %s", step, stats.cleanup_error)
 
     def should_save(self, step: int) -> bool:
-        """True if the policies say to save this step; in a job of several processes, those of any rank."""
+        """Returns True if the policies say to save this step; in a job, if those of any rank say so."""
         step = step_number("should_save", step)
         with self._call(f"whether to save step {step}") as call:
             return self._manager.should_save(call, step, self._is_told_to_end(step))
 
     def _is_told_to_end(self, step: int) -> bool:
-        """True if something other than a signal tells the job to save this step and end."""
+        """Returns True if something other than a signal tells the job to save this step and end."""
         return False
 
     def reached_preemption(self) -> bool:
-        """True if a signal of preemption_signals had come, in a job to any rank, when should_save() was
-        called last: save, and end."""
+        """Returns True if a signal of preemption_signals had reached this process, or any rank of a job, at
+        the last call of should_save(): then save, and end."""
         return self._manager.reached_preemption()
 
     def request_save(self) -> None:
-        """should_save() is true the next time, on all ranks."""
+        """Lets the next should_save() return True, on all ranks."""
         self._manager.request_save()
 
     def stats(self) -> ManagerStats:
-        """How the saves so far have ended, on all ranks: on_save_error."""
+        """Returns counts of the saves that have failed so far, on all ranks; see on_save_error."""
         return ManagerStats(*self._manager.stats())
 
     def time_left(self) -> float | None:
-        """How many seconds this process still lives, by preemption_grace; None: no signal has told it that it
-        ends."""
+        """Returns the seconds that this process still lives by preemption_grace; None before a signal."""
         return self._manager.time_left()
 
     def latest_step(self) -> int | None:
-        """The newest valid step; None if there is no step. As latest()."""
-        found = self.latest()
-        return None if found is None else found.step
+        """Returns the number of the newest valid step; None if there is no step. Raises as latest()."""
+        latest = self.latest()
+        return None if latest is None else latest.step
 
     def latest(self) -> LatestStep | None:
-        """The newest valid step; None if there is no step at all. Raises Corrupt if no step is valid,
-        and Unsupported if there are only those of another library: that is never taken for a fresh start."""
+        """Returns the newest valid step; None if there is no step at all. Raises Corrupt if no step is valid,
+        and Unsupported if there are only steps of another library, so that a job does not start afresh over
+        them."""
         try:
             with self._call("which step is the latest") as call:
-                found = self._manager.latest(call)
+                latest = self._manager.latest(call)
         finally:
             tell_warnings(self._manager)
-        return None if found is None else LatestStep(*found)
+        return None if latest is None else LatestStep(*latest)
 
     def _restored(self, read: Callable[[str], Any], step: int | None = None) -> Restored | None:
-        """The value of read() for the path of a step, or of the newest one that all ranks can read. If one
-        cannot, all go back to the step before."""
+        """Returns the value of read() for the path of a step, or of the newest step that all ranks can read.
+        If one rank cannot read a step, all go back to the step before."""
         value: Any = None
 
         def fill(path: str) -> None:
@@ -260,10 +265,10 @@ class FolderManager(ManagerContext):
         try:
             what = "restore the latest step" if number is None else f"restore step {number}"
             with self._call(what) as call:
-                found = self._manager.restore(call, fill, number)
+                restored = self._manager.restore(call, fill, number)
         finally:
             tell_warnings(self._manager)
-        return None if found is None else Restored(*found, value)
+        return None if restored is None else Restored(*restored, value)
 
     def _restored_by(self, function: Callable[[Checkpoint], Any]) -> Restored | None:
         def read(path: str) -> Any:
@@ -273,22 +278,22 @@ class FolderManager(ManagerContext):
         return self._restored(read)
 
     def step(self, step: int) -> str:
-        """Its path. Raises NotFound."""
+        """Returns the path of a step. Raises NotFound."""
         number = step_number("find", step)
         return str(self._on_first(lambda: self._manager.step(number), f"where step {number} is"))
 
     def steps(self) -> list[int]:
-        """Committed steps, ascending, as this process's file system shows them. Says nothing about their
-        bytes. While no save is under way it is the same on all ranks: a save ends on each of them when
-        the steps that it supersedes are gone, or its stats have a cleanup_error. Raises Unsupported if
-        there are only steps of another library."""
+        """Returns the committed steps, ascending, that this process's file system shows, without a check of
+        their bytes. While no save is under way all ranks get the same list: a save ends on each rank when the
+        steps that it supersedes are gone, or its stats have a cleanup_error. Raises Unsupported if there are
+        only steps of another library."""
         steps = [step for step, *_ in self._manager.steps()]
         if not steps:
-            self._manager.latest(Call())  # raises, for a job that would else begin from nothing
+            self._manager.latest(Call())  # raises if all steps are of another library
         return steps
 
     def open(self, step: int | None = None) -> Checkpoint:
-        """The checkpoint of a step, or of the latest valid one. Raises NotFound."""
+        """Opens the checkpoint of a step, or of the latest valid step. Raises NotFound."""
         if step is not None:
             return Checkpoint(self.step(step))
         latest = self.latest()
@@ -297,22 +302,23 @@ class FolderManager(ManagerContext):
         return Checkpoint(latest.path)
 
     def best(self) -> int | None:
-        """The best step by best=; None if none has its metric. Raises InvalidArgument without best=."""
-        found = self._on_first(self._manager.best, "which step is the best")
-        return None if found is None else int(found)
+        """Returns the best step by best=; None if no step has its metric. Raises InvalidArgument without
+        best=."""
+        step = self._on_first(self._manager.best, "which step is the best")
+        return None if step is None else int(step)
 
     def pin(self, step: int, name: str) -> None:
-        """Gives a step a name, and the step stays; a name that another step has moves. Raises NotFound,
-        InvalidArgument."""
+        """Gives a step a name, which keeps the step. A name that another step has moves to this one. Raises
+        NotFound, InvalidArgument."""
         number = step_number("pin", step)
         self._on_first(lambda: self._manager.pin(number, name), f"pin step {number}")
 
     def unpin(self, name: str) -> None:
-        """Takes a name away. Raises NotFound."""
+        """Removes a name from its step. Raises NotFound."""
         self._on_first(lambda: self._manager.unpin(name), f"unpin {name!r}")
 
     def pinned(self) -> dict[str, int]:
-        """Steps by name."""
+        """Returns the pinned steps by name."""
         return dict(self._manager.pinned())
 
     def remove(self, step: int) -> None:
@@ -321,12 +327,12 @@ class FolderManager(ManagerContext):
         self._on_first(lambda: self._manager.remove(number), f"remove step {number}")
 
     def wait(self) -> None:
-        """Waits for the saves under way. Raises the error of one that nobody has seen; in a job of several
-        processes, on every rank, seen or not, so that all stay in step."""
+        """Waits for the saves under way. Raises the first error that nobody has seen. In a job of several
+        processes every rank raises it, seen or not, so that all do the same."""
         self._queue.finish()
 
     def close(self) -> None:
-        """wait(); then another manager may take the run up."""
+        """Waits as wait() does; then another manager may continue the run."""
         try:
             self.wait()
         finally:
@@ -337,45 +343,46 @@ class FolderManager(ManagerContext):
 
 
 class CheckpointManager(FolderManager):
-    """The steps in a folder, made if it is not there. One save is under way at a time. A context manager,
-    whose end waits. Safe on several threads. A job of several processes uses shardwise.torch's or
-    shardwise.jax's manager.
+    """Manages the steps in a folder, which it makes if it is missing. One save is under way at a time. It is
+    a context manager, whose end waits, and thread-safe. A job of several processes uses the manager of
+    shardwise.torch or shardwise.jax.
 
-    These steps stay after a commit: those that any of four rules keeps, the newest, those that a reader has
-    open, and pinned ones. A step that restore_latest() has found damaged is replaced when it is saved again.
-    keep_last: the newest valid ones, this number. keep_every: those that it divides. keep_interval: the
-    oldest, and each that was committed this number of seconds after the last one that the rule keeps.
-    best=("loss", "min", n): the n best by a metric of save(metrics=...); as long as no step has it, all stay.
-    Without a rule all stay.
+    After a commit these steps stay: the newest step, steps that a reader has open, pinned steps, and those
+    that any of four rules keeps. keep_last: this number of newest valid steps. keep_every: the steps that it
+    divides. keep_interval: the oldest step, and each step committed this number of seconds after the last one
+    that the rule keeps. best=("loss", "min", n): the n best steps by a metric of save(metrics=...); while no
+    step has the metric, all stay. Without a rule all stay. A step that restore_latest() has found damaged is
+    replaced when it is saved again.
 
-    When should_save() says yes: save_every: the steps that it divides (0: none); save_interval: this number
-    of seconds after the last save began; after request_save(); and when one of preemption_signals has come,
-    as [signal.SIGTERM]; Python's own handlers do not see these signals. preemption_grace: how many seconds
-    after the signal the process lives: a save that would take longer raises Cancelled.
+    should_save() returns True for the steps that save_every divides (0: for none), save_interval seconds
+    after the last save began, after request_save(), and after one of preemption_signals, as [signal.SIGTERM].
+    Python's own handlers do not get these signals. preemption_grace: the seconds that the process lives after
+    the signal; a save that would take longer raises Cancelled.
 
-    when_busy: what save_async() does if a save is under way: "wait" for it, and raise its error if nobody has
-    seen it; "skip" this one; or "replace": copy the arrays and return, and save them next. A save that waits
-    so and has not begun ends as skipped when another one comes, which takes its place: two copies of the
-    state at most. A signal's handler may call the methods: a save in it waits for the one that it interrupts.
+    when_busy: the behaviour of save_async() while a save is under way. "wait" waits for that save, and raises
+    its error if nobody has seen it. "skip" skips the new save. "replace" copies the arrays, returns, and
+    saves them next; a save that still waits when another one comes ends as skipped, so there are at most two
+    copies of the state. A signal handler may call the methods; a save in it waits for the save that it
+    interrupts.
 
-    on_save_error: how the job goes on if the disk fails a save: no room, a broken device, a missing file.
-    "raise": it raises. "warn": the job goes on; SaveStats.error and stats() say why, the log does once, and
-    should_save() says yes the next time. Raised all the same: one more in a row than most_failed_saves, wrong
-    arguments, a step that is there, Ctrl-C, and in a job of several processes that one of them is gone.
+    on_save_error: the behaviour if the disk fails a save: no room, a broken device, a missing file. "raise"
+    raises. "warn" lets the job go on: SaveStats.error and stats() give the reason, the log gives it once, and
+    the next should_save() returns True. These still raise: more than most_failed_saves failures in a row,
+    wrong arguments, a step that exists, Ctrl-C, and the loss of a process of the job.
 
-    If the first save is below steps that others have written, the run has gone back: those steps are set
-    aside, and the log says so. latest(), best() and retention do not take them; they stay until remove(), or
-    until that step is saved again, whatever existing= says. While another manager has saved in the folder and
-    is not closed, nothing is set aside, and retention removes only steps that this one has written.
+    If the first save is below steps that others have written, the run has gone back: the manager sets those
+    steps aside, and logs it. latest(), best() and retention ignore them; they stay until remove(), or until
+    that step is saved again, whatever existing= says. While another manager has saved in the folder and is
+    not closed, nothing is set aside, and retention removes only steps that this manager has written.
 
-    increments: chunks of about 1 MiB that have not changed since the newest step are linked and not written
-    again (SaveStats.unchanged_bytes); each step is whole all the same, whatever becomes of the others.
-    write_stats: the SaveStats of each save are kept next to its step, as stats-step-00000100.json.
-    parity_blocks: each step gets parity, as by write_parity(), before its save ends; if it cannot be written,
-    SaveStats.cleanup_error says why. 0: none.
+    increments: chunks of about 1 MiB that have not changed since the newest step are linked, not written
+    again (SaveStats.unchanged_bytes); each step stays whole if others are removed. write_stats: the SaveStats
+    of each save are kept next to its step, as stats-step-00000100.json. parity_blocks: each step gets parity
+    of so many blocks, as by write_parity(), before its save ends; if the parity cannot be written,
+    SaveStats.cleanup_error gives the reason. 0 writes no parity.
 
-    The root may be in a bucket, "s3://bucket/runs": all chunks are written there, readers keep no step from
-    being removed, and there is no parity (docs/object_stores.md).
+    The root may be in a bucket, "s3://bucket/runs": every save then writes all chunks, an open reader does
+    not keep a step from being removed, and there is no parity (docs/object_stores.md).
     """
 
     def __init__(self, root: Path, *, keep_last: int = 0, keep_every: int = 0, keep_interval: float = 0,
@@ -395,7 +402,7 @@ class CheckpointManager(FolderManager):
             threads=threads, memory=memory)
         self._replaces = when_busy == "replace"
         self._pools: list[dict[str, Any]] = []  # memory of copies that no save reads
-        # reentrant: a signal's handler may save while this thread saves
+        # The lock is reentrant: a signal's handler may save while this thread saves.
         self._lock = OwnLock("a CheckpointManager")
 
     def _where(self) -> str:
@@ -403,8 +410,8 @@ class CheckpointManager(FolderManager):
 
     def save(self, step: int, tensors: Mapping[str, Any], *, user: Any = None, metrics: Mapping[str, float]
              | None = None, existing: Existing = "fail", progress: Progress = None) -> SaveStats:
-        """Returns when the step is committed. Arguments and errors as those of shardwise.save(). Raises
-        InvalidArgument if there are metrics, but not the one that best= names."""
+        """Saves a step, and returns when it is committed. The arguments and errors are those of
+        shardwise.save(). Raises InvalidArgument if metrics= lacks the metric that best= names."""
         caller = Caller()
         step = step_number("save", step)
         encoded = self._encoded(step, metrics)
@@ -415,7 +422,8 @@ class CheckpointManager(FolderManager):
 
     def save_async(self, step: int, tensors: Mapping[str, Any], *, user: Any = None,
                    metrics: Mapping[str, float] | None = None, existing: Existing = "fail") -> PendingSave:
-        """Copies the arrays, in memory that it keeps for the next one, and returns while the save goes on."""
+        """Copies the arrays, into memory that the next call reuses, and returns while the save goes on. The
+        arguments are those of save()."""
         caller = Caller()
         step = step_number("save", step)
         encoded = self._encoded(step, metrics)
@@ -429,14 +437,14 @@ class CheckpointManager(FolderManager):
                 refuse_existing()  # first: a refused save replaces nothing
             if self._queue.next_turn(Call()) == "skipped":
                 return PendingSave(step, lambda progress: skipped())
-            # None is there twice, so a save in a signal's handler does not use that memory.
+            # A pool that is taken out cannot be used by a save in a signal's handler.
             pool = self._pools.pop() if self._pools else {}
             try:
                 plan = plan_of(copied(tensors, pool), encoded)
                 user = _objects.plain_copy(user, "user")
                 refuse_existing()
-                said = self._queue.next_turn(Call())  # after saves that a signal's handler began
-                turn = self._queue.turn(said)
+                decision = self._queue.next_turn(Call())  # after saves that a signal's handler began
+                turn = self._queue.turn(decision)
                 if turn is not None:
                     self._manager.begin_later(step)
             except BaseException:
@@ -445,8 +453,8 @@ class CheckpointManager(FolderManager):
             caller.waited = time.monotonic() - caller.begun
             caller.copied_bytes = sum(copy.nbytes for copy in pool.values())
             pending = PendingSave(step, lambda progress: self._save_copies(
-                step, plan, pool, user, existing, progress, caller, turn, said == "skipped"))
-            if said != "skipped":
+                step, plan, pool, user, existing, progress, caller, turn, decision == "skipped"))
+            if decision != "skipped":
                 self._queue.add(pending, turn)
             return pending
 
@@ -474,10 +482,10 @@ class CheckpointManager(FolderManager):
 
     def restore(self, target: Mapping[str, Any] | None = None, step: int | None = None, *,
                 strict: bool = True, **rules: Any) -> Restored | None:
-        """A step, or the newest one that is whole, by restore_latest(). `value` of the result is what
-        shardwise.load(path, target=target) gives; strict and rules (rename, cast, resize, ..) are its
-        arguments. restore(3, target) is the same as restore(target, 3). None if there is no step. Raises what
-        load() and restore_latest() raise."""
+        """Loads a step, or the newest valid step as restore_latest() finds it. `value` of the result is that
+        of shardwise.load(path, target=target); strict and rules (rename, cast, resize, ..) are arguments of
+        load(). restore(3, target) is the same as restore(target, 3). Returns None if there is no step. Raises
+        the errors of load() and restore_latest()."""
         from .._checkpoint.load import load
 
         tree: Any = target
@@ -491,24 +499,25 @@ class CheckpointManager(FolderManager):
         return self._restored(read, number)
 
     def restore_latest(self, restore: Callable[[Checkpoint], Any] | None = None) -> Restored | None:
-        """Calls restore(checkpoint) with the newest valid step; None if there is no step. If its data turns
-        out to be damaged (it raises Corrupt), it is called again for the step before: parts that it has
-        filled must be filled again. Raises Corrupt if there are steps and none can be restored, Unsupported
-        if there are only those of another library, and what else `restore` raises. Without a function it is
-        restore(restore)."""
+        """Calls restore(checkpoint) with the newest valid step; returns None if there is no step. If
+        `restore` raises Corrupt, as data is damaged, it is called again for the step before, and must fill
+        again all parts that it has filled. Raises Corrupt if no step can be restored, Unsupported if there
+        are only steps of another library, and any other error of `restore`. If `restore` is no function, it
+        is the target of restore()."""
         return self._restored_by(restore) if callable(restore) else self.restore(restore)
 
     def collect_garbage(self, dead_hosts: Iterable[str] = ()) -> tuple[list[str], list[str]]:
-        """Removes what dead processes left: names removed, and names kept as their owners may live.
+        """Removes the leftovers of dead processes. Returns the names that were removed, and the names that
+        stay because their owners may live.
 
-        Nothing is known here of processes on other machines. They count as alive, unless their host
-        is named in `dead_hosts`.
+        This process cannot know whether processes on other machines live. They count as alive, unless
+        `dead_hosts` names their host.
         """
         removed, kept = self._manager.collect_garbage(list(dead_hosts))
         return list(removed), list(kept)
 
     def wait(self) -> None:
-        """Waits for the saves under way. Raises the error of one that nobody has seen."""
+        """Waits for the saves under way. Raises the first error that nobody has seen."""
         with self._lock:
             self._queue.finish()
 

@@ -1,4 +1,4 @@
-"""Saves under way on threads, and the queue that a manager has of them."""
+"""Runs saves on threads, and queues those of a manager."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ _numbers = itertools.count()
 
 
 def skipped() -> SaveStats:
-    """Returns the SaveStats of a save that was skipped as another was under way."""
+    """Returns the SaveStats of a save that was skipped because another was under way."""
     return SaveStats("", 0, 0, 0, 0, 0.0, skipped=True)
 
 
 class OwnProcess:
-    """The process that made an object. A child made by fork has no threads of its parent, so nothing there
-    may wait for one, or for a lock that one of them holds."""
+    """The process that made an object. A forked child lacks the threads of its parent, so it must not wait
+    for them or for locks that they hold."""
 
     def __init__(self, what: str) -> None:
         self._what, self._pid = what, os.getpid()
@@ -64,7 +64,7 @@ class OwnLock:
 
 
 class PendingSave:
-    """A save under way. Its methods are those of concurrent.futures.Future. In a forked child they raise
+    """A save under way, with the methods of concurrent.futures.Future. In a forked child they raise
     Unsupported."""
 
     def __init__(self, step: int | None, run: Callable[[Progress], SaveStats | None], what: str = "") -> None:
@@ -85,14 +85,13 @@ class PendingSave:
         try:
             self._thread.start()
         except BaseException:
-            self._is_dropped = True  # then nothing is run
+            self._is_dropped = True  # the thread then runs nothing
             raise
         finally:
             self._begin.set()
 
     def _work(self) -> None:
-        # start() returns as soon as this waits; else it would wait for the interpreter, which this thread has
-        # for 5 ms.
+        # start() returns as soon as this thread waits; else it would wait 5 ms for the interpreter.
         self._begin.wait()
         if self._is_dropped:
             return
@@ -100,7 +99,7 @@ class PendingSave:
         del self._run  # frees the captured state when run() ends
         try:
             self._result = run(self._progress)
-        except BaseException as error:  # told by result(), or by the manager's next call
+        except BaseException as error:  # raised by result(), or by the manager's next call
             self._error = error
             log.error("%s failed: %s", self._what, error)
         del run
@@ -120,28 +119,30 @@ class PendingSave:
         except Exception:
             log.exception("a callback of %s failed", self._what)
 
-    if not TYPE_CHECKING:  # for a type checker a name that is not there is an error
+    if not TYPE_CHECKING:  # a type checker shall report a missing name
         def __getattr__(self, name: str) -> Any:
             waits = name in ("wait", "join", "get", "block_until_ready", "wait_until_finished")
-            said = ": needed is result()" if waits else ""
-            raise AttributeError(f"shardwise.PendingSave has no {name!r}{said}")
+            advice = ": needed is result()" if waits else ""
+            raise AttributeError(f"shardwise.PendingSave has no {name!r}{advice}")
 
     def __repr__(self) -> str:
         end = "failed" if self._error is not None else "done"
         return f"<shardwise.PendingSave: {self._what}, {end if self._saving.done() else 'under way'}>"
 
     def done(self) -> bool:
-        """True if it has ended, well or not."""
+        """Returns True if the save has ended, well or not."""
         self.process.check()
         return self._saving.done()
 
     def cancel(self) -> bool:
-        """Ends it; nothing is committed unless it is already. Says whether it was still under way."""
+        """Asks the save to end; it commits nothing unless it already has. Returns True if it was still under
+        way."""
         self._cancel = True
         return not self.done()
 
     def result(self, timeout: float | None = None) -> SaveStats | None:
-        """Waits until it is committed. Raises the save's error, and TimeoutError."""
+        """Waits until the save is committed, and returns its stats. Raises the error of the save, or
+        TimeoutError."""
         self._wait(timeout)
         self._saving.see_error()
         if self._error is not None:
@@ -149,13 +150,15 @@ class PendingSave:
         return self._result
 
     def exception(self, timeout: float | None = None) -> BaseException | None:
-        """Waits until it has ended."""
+        """Waits until the save has ended, and returns its error, or None if it succeeded. Raises
+        TimeoutError."""
         self._wait(timeout)
         self._saving.see_error()
         return self._error
 
     def add_done_callback(self, callback: Callable[[PendingSave], None]) -> None:
-        """Calls it with this object at the end, on the thread that saves; at once if it has ended."""
+        """Calls `callback` with this object at the end of the save, on the thread that saves; at once if the
+        save has ended."""
         with self._lock:
             if not self._saving.done():
                 self._has_callbacks = True
@@ -166,20 +169,20 @@ class PendingSave:
     def _wait(self, timeout: float | None, callbacks: bool = True) -> None:
         self.process.check()
         if self._saving.done() and threading.current_thread() is self._thread:
-            return  # from a callback
+            return  # a callback has called this
         if not self._saving.wait(timeout):
             raise TimeoutError(f"{self._what} is not done after {timeout:g} s")
         if callbacks or not self._has_callbacks:
             self._thread.join()
 
     def end(self) -> None:
-        """Waits. Callbacks may still run: they may call the manager, whose lock the caller has."""
+        """Waits, but not for callbacks: they may call the manager, whose lock the caller holds."""
         self._wait(None, callbacks=False)
 
 
 @dataclass
 class OneStep:
-    """A call of one step, which begins with that."""
+    """A call of one step, which begins when the step does."""
 
     group: Group
     what: str
@@ -198,29 +201,29 @@ class OneStep:
 
 
 class SaveQueue:
-    """The saves of a manager whose end nobody has waited for, as C++'s SaveTurns holds them. Not for several
-    threads at a time; a signal's handler may call it."""
+    """The saves of a manager whose end nobody has waited for, in the order of C++'s SaveTurns. One thread at
+    a time may use it; a signal's handler may call it."""
 
     def __init__(self, when_busy: WhenBusy, is_shared: bool = False) -> None:
-        """is_shared: of the processes of a job, where an error is raised on all ranks, seen or not, so that
-        all stay in step."""
+        """is_shared: several processes use the manager, so all ranks raise an error, seen or not, and do the
+        same."""
         self._turns = _core.SaveTurns(when_busy, is_shared)
-        self._saves: list[PendingSave] = []  # that it has
+        self._saves: list[PendingSave] = []
 
     def is_saving(self) -> bool:
         return any(not pending._saving.done() for pending in self._saves)
 
     def next_turn(self, call: Call | OneStep) -> str:
-        """"now", "later" or "skipped", as rank 0 of the call decides. A save that waits and has not begun is
-        ended for the next one. Raises the error of one that has ended, if nobody has seen it."""
+        """Returns "now", "later" or "skipped", as rank 0 of the call decides. A save that waits and has not
+        begun ends for the next one. Raises the error of a save that has ended, if nobody has seen it."""
         self._check()
         turn, failed = self._turns.next(call)
         self._drop(failed)
         return turn
 
     def finish(self) -> None:
-        """Waits for all, also for one that a signal's handler begins during the wait; raises the first error
-        that nobody has seen."""
+        """Waits for all saves, also for one that a signal's handler begins during the wait. Raises the first
+        error that nobody has seen."""
         self._check()
         self._drop(self._turns.finish())
 
@@ -233,11 +236,11 @@ class SaveQueue:
         self._turns.add(pending._saving)
 
     def has(self, pending: PendingSave) -> bool:
-        """True if it has been added, and is not known to have ended."""
+        """Returns True if a save has been added and is not known to have ended."""
         return pending in self._saves
 
     def settle(self) -> None:
-        """Waits for all. Their errors are not raised any more."""
+        """Waits for all saves, and drops their errors."""
         for pending in self._saves:
             if pending.process.is_own():
                 pending.exception()
@@ -247,7 +250,8 @@ class SaveQueue:
             pending.process.check()
 
     def _drop(self, failed: int | None) -> None:
-        """Forgets those that it has waited for. Raises the error of the one with this number."""
+        """Forgets the saves that have been waited for. Raises the error of the save with the number
+        `failed`."""
         ended = [pending for pending in self._saves if not self._turns.has(pending._saving)]
         self._saves = [pending for pending in self._saves if pending not in ended]
         for pending in ended:

@@ -1,5 +1,5 @@
-"""Common base of torch's and JAX's TieredManager: frequent saves to a fast place of each host, some of them
-then to a place that all hosts share."""
+"""Defines the common base of torch's and JAX's TieredManager, which saves often to a fast place of each host
+and copies some of these saves to a place that all hosts share."""
 
 from __future__ import annotations
 
@@ -26,24 +26,24 @@ from .pending import ON_SAVE_ERROR, OnSaveError, SaveQueue
 
 log = logging.getLogger("shardwise")
 
-#: Number of the tensor, begin and shape of the box.
+#: The number of a tensor, and the begin and shape of a box in it.
 Boxes = Iterable[tuple[int, Sequence[int], Sequence[int]]]
 
 
 @dataclass
 class RestoredTier:
-    """The result of TieredManager.restore(), and the transfers and repairs that it took on this rank. str()
-    tells all of it."""
+    """The result of TieredManager.restore(), with the transfers and repairs that it needed on this rank.
+    str() describes all of them."""
 
     step: int
     path: str
     tier: str  #: "fast" or "durable"
-    value: Any  #: as load() gives it
-    files_taken: int = 0  #: from other processes, or left on this host by another one
+    value: Any  #: the result of load()
+    files_taken: int = 0  #: files from other processes, or left on this host by another process
     bytes_taken: int = 0
-    passed_over: list[str] = field(default_factory=list)  #: newer steps that cannot be had, and why
-    damaged: list[str] = field(default_factory=list)  #: damage that was found
-    mended: list[str] = field(default_factory=list)  #: replacements of bad chunks
+    passed_over: list[str] = field(default_factory=list)  #: newer steps that cannot be restored, and why
+    damaged: list[str] = field(default_factory=list)  #: the damage in this step
+    mended: list[str] = field(default_factory=list)  #: the replacements of bad chunks
     text: str = ""
 
     def __str__(self) -> str:
@@ -57,7 +57,7 @@ class Tiers(ManagerContext):
                  processes_per_host: int, keep_fast: int, drain_every: int, drain_bytes_per_second: int,
                  keep_durable: int, on_save_error: OnSaveError, most_failed_saves: int, codec: str,
                  fast_codec: str, threads: int, memory: int, deadline: float, devices: int) -> None:
-        """devices: number in the job, equally many on each rank; 0: those of the meshes."""
+        """devices: their number in the job, equally many on each rank; 0 takes those of the meshes."""
         check_codec(codec)
         check_codec(fast_codec)
         check_choice("on_save_error", on_save_error, ON_SAVE_ERROR)
@@ -80,17 +80,18 @@ class Tiers(ManagerContext):
         return f"{self.fast!r}, {self.durable!r}, rank {self._saves.rank} of {self._saves.size}"
 
     def stats(self, tier: Literal["fast", "durable"] = "fast") -> ManagerStats:
-        """Returns how the saves so far in one of the tiers have ended, on all ranks: on_save_error."""
+        """Returns counts of the saves in a tier that have failed so far, on all ranks; see on_save_error."""
         check_choice("tier", tier, ("fast", "durable"))
         return ManagerStats(*self._tiers.stats(tier == "durable"))
 
     def wait(self) -> None:
-        """Waits for the save under way, not for its way to the durable root. Raises its error if nobody has
-        seen it; in a job of several processes, on every rank, seen or not, so that all stay in step."""
+        """Waits for the save under way, but not for its copy to the durable root. Raises its error if nobody
+        has seen it; in a job of several processes every rank raises it, seen or not, so that all do the
+        same."""
         self._queue.finish()
 
     def close(self) -> None:
-        """Waits for the save under way and for its way to the durable root. Raises their errors."""
+        """Waits for the save under way and for its copy to the durable root. Raises their errors."""
         try:
             self.wait()
         finally:
@@ -106,7 +107,7 @@ class Tiers(ManagerContext):
     def _release(self) -> None:
         try:
             self._end()
-        except Error as error:  # the one under way is raised
+        except Error as error:  # the error that ended the body is raised
             log.error("%s: %s", self.durable, error)
 
     def _close_links(self) -> None:
@@ -123,45 +124,46 @@ class Tiers(ManagerContext):
                                      f"or CheckpointManager(durable).{name}")
             return super().__getattr__(name)
 
-    def _need_no_step(self, given: Any) -> None:
-        if is_step(given):
-            raise InvalidArgument(f"restore: found the step {given}, needed is restore() of a state, "
+    def _need_no_step(self, argument: Any) -> None:
+        if is_step(argument):
+            raise InvalidArgument(f"restore: found the step {argument}, needed is restore() of a state, "
                                   "from the newest whole step of both tiers, "
-                                  f"or CheckpointManager({self.durable!r}).restore({given}, state)")
+                                  f"or CheckpointManager({self.durable!r}).restore({argument}, state)")
 
     def _restored(self, boxes: Callable[[Checkpoint], Boxes], read: Callable[[Checkpoint], Any],
                   edits: Mapping[str, Any]) -> RestoredTier | None:
-        """boxes: returns the boxes that read() will read of a checkpoint on this rank; raises InvalidArgument
-        if the target does not fit. edits: those of Checkpoint()."""
+        """Restores the newest whole step of both tiers. boxes: returns the boxes of a checkpoint that read()
+        will read on this rank; raises InvalidArgument if the target does not fit. edits: options of
+        Checkpoint()."""
         self.wait()
 
         def needed(reader: _core.Reader) -> list[tuple[str, list[int], list[int]]]:
             with Checkpoint._of(reader, **edits) as checkpoint:
                 return checkpoint._reader.source_boxes(list(boxes(checkpoint)))
 
-        found = self._tiers.latest(needed)
+        latest = self._tiers.latest(needed)
         tell_warnings(self._tiers)
-        if found is None:
+        if latest is None:
             return None
-        told = RestoredTier(value=None, **found)
-        log.info("restore: %s", told)
+        restored = RestoredTier(value=None, **latest)
+        log.info("restore: %s", restored)
 
         def work() -> bytes:
-            with Checkpoint(told.path, threads=self._threads, memory=self._memory,
-                            partial=told.tier == "fast", **edits) as checkpoint:
-                told.value = read(checkpoint)
+            with Checkpoint(restored.path, threads=self._threads, memory=self._memory,
+                            partial=restored.tier == "fast", **edits) as checkpoint:
+                restored.value = read(checkpoint)
             return b""
 
         self._calls.agree(work, lambda said: b"", self._deadline,
-                          f"restore step {told.step} of the {told.tier} tier")
-        return told
+                          f"restore step {restored.step} of the {restored.tier} tier")
+        return restored
 
     @staticmethod
     def _name_of(step: int) -> str:
         return f"step {step_number('save', step)} in the fast tier"
 
     def _write(self, step: int) -> Callable[..., SaveStats]:
-        """Returns a function that saves a step, as _save.write_together() does a checkpoint."""
+        """Returns a function that saves a step, with the arguments of write_together()."""
 
         def write(call: Call, path: str, plan: Plan, group: Group, starts: Sequence[int],
                   *, user: Any, codec: str,
@@ -173,6 +175,6 @@ class Tiers(ManagerContext):
                                                  user_json, document, memory,
                                                  shown_by_first(progress, group.rank, path)))
             tell_warnings(self._tiers)
-            return caller.told(stats)
+            return caller.add_to(stats)
 
         return write

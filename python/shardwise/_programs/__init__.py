@@ -1,1 +1,1 @@
-"""Programs as text and as pictures."""
+"""Writes programs as text and draws plans."""

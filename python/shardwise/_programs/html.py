@@ -1,4 +1,4 @@
-"""A plan as notebooks show it: a table, and a picture of the memory over the step."""
+"""Draws a plan for notebooks: a table, and a picture of the memory over the step."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ _WIDTH, _HEIGHT, _TOP, _MOST_POINTS = 560, 150, 14, 140
 def data_of(page: str) -> dict[str, Any]:
     """Returns the data in a page of to_html(): to_json()'s object under "plan", the curve, the collectives,
     the inputs."""
-    found: dict[str, Any] = json.loads(page.partition('id="data">')[2].partition("</script>")[0])
-    return found
+    data: dict[str, Any] = json.loads(page.partition('id="data">')[2].partition("</script>")[0])
+    return data
 
 
 def bytes_text(count: float) -> str:
@@ -38,16 +38,17 @@ def _picture(data: dict[str, Any]) -> str:
     """Draws the memory by kind over the steps. Many steps are drawn in groups, each at its highest."""
     curve, peak = data["curve"], max(data["plan"]["memory"]["peak_bytes"], 1)
     points, end = curve["points"], max(curve["steps"], 1)
-    few = -(-len(points) // _MOST_POINTS)
-    kept = [max(points[i:i + few], key=lambda one: sum(one["bytes"])) for i in range(0, len(points), few)]
-    begins = [0.0] + [one["step"] / end * _WIDTH for one in kept[1:]] + [float(_WIDTH)]
-    below = [0] * len(kept)
+    size = -(-len(points) // _MOST_POINTS)
+    highest = [max(points[i:i + size], key=lambda point: sum(point["bytes"]))
+               for i in range(0, len(points), size)]
+    begins = [0.0] + [point["step"] / end * _WIDTH for point in highest[1:]] + [float(_WIDTH)]
+    below = [0] * len(highest)
     paths = []
     for number, kind in enumerate(curve["kinds"]):
-        above = [low + one["bytes"][number] for low, one in zip(below, kept)]
+        above = [low + point["bytes"][number] for low, point in zip(below, highest)]
         if above != below:
             up = "".join(f"V{_height(y, peak)}H{begins[i + 1]:.1f}" for i, y in enumerate(above))
-            down = "".join(f"V{_height(below[i], peak)}H{begins[i]:.1f}" for i in reversed(range(len(kept))))
+            down = "".join(f"V{_height(y, peak)}H{x:.1f}" for x, y in reversed([*zip(begins, below)]))
             paths.append(f'<path d="M0 {_HEIGHT}{up}{down}Z" fill="{_COLORS[kind]}"/>')
         below = above
     return (f'<svg viewBox="0 0 {_WIDTH} {_HEIGHT}" width="{_WIDTH}" style="max-width:100%" role="img" '
@@ -69,7 +70,7 @@ def small_html(page: str) -> str:
     rows = [(bytes_text(count), kind, f'<span style="color:{_COLORS[kind]}">&#9632;</span> ')
             for kind, count in memory["by_kind"].items()]
     rows.append((bytes_text(memory["peak_bytes"]), "needed on the fullest device", ""))
-    rows.append((bytes_text(sum(one["wire_bytes"] for one in plan["traffic"])), "sent by each device", ""))
+    rows.append((bytes_text(sum(line["wire_bytes"] for line in plan["traffic"])), "sent by each device", ""))
     table = "".join(f'<tr><td style="text-align:right">{count}</td><td '
                     f'style="text-align:left">{mark}{escape(name)}</td></tr>' for count, name, mark in rows)
     return (f"<div><p><b>{escape(plan['program'])}</b>: {escape(head)}</p>{_picture(data)}"

@@ -1,4 +1,4 @@
-"""The text of a program as a front end writes it: docs/programs.md, "The text". Types are worked out here as
+"""Writes the text of a program for a front end: docs/programs.md, "The text". Types are worked out here as
 far as the front end needs them; the text is checked when it is read."""
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from .._errors import Error, Unsupported
 
 Shape = tuple[int, ...]
 FUSED_ATTENTION = "fused attention"  #: the planner's name for the scope of a kernel
-MOST_NODES = 1_000_000  #: that are written of a step
+MOST_NODES = 1_000_000  #: the most nodes that are written for a step
 FLOATS = ("f64", "f32", "f16", "bf16")
 COMPARISONS = ("eq", "ne", "lt", "le", "gt", "ge", "is_finite")
 
@@ -35,8 +35,8 @@ class Node:
 
 @dataclass(frozen=True, slots=True)
 class Number:
-    """One number everywhere. Each use writes a constant of its own, so that nothing else hears how that one
-    is cut."""
+    """One number everywhere. Each use writes a constant of its own, so that the cut of one does not reach
+    another use."""
 
     value: float | int
     dtype: str
@@ -72,7 +72,7 @@ def parts_of(values: Iterable[Any]) -> list[Any]:
 
 
 def together(parts: Sequence[Any], like: Sequence[Any]) -> list[Any]:
-    """The other way: of parts of values like those."""
+    """The inverse of parts_of(), for parts of values like those."""
     given = iter(parts)
     return [Complex(next(given), next(given)) if isinstance(x, Complex) else next(given) for x in like]
 
@@ -178,7 +178,7 @@ class ProgramText:
         self._refusals: dict[int, str] = {}
         self._kernels: Counter[tuple[str, bool]] = Counter()
 
-    # ---- What others are made of.
+    # ---- Lines.
 
     def node(self, op: str, operands: Sequence[Value], dtype: str, shape: Sequence[int], words: str = "",
              bodies: tuple[int, ...] = (), dims: Iterable[int] = (), equation: str = "") -> Node:
@@ -213,7 +213,7 @@ class ProgramText:
         return node
 
     def array(self, array: np.ndarray) -> Value:
-        """Elements that the program holds."""
+        """Adds a literal: elements that are stored with the program."""
         dtype = name_of(array.dtype)
         array = np.asarray(array, NUMPY[dtype], order="C")
         if dtype in FLOATS or array.dtype.kind in "biu":
@@ -226,7 +226,7 @@ class ProgramText:
         return self.node("literal", (), dtype, array.shape, " " + self._literals[-1].hash)
 
     def marked(self, x: Value, spec: str) -> Node:
-        """x, which is to be cut like this."""
+        """Returns x with a mark that cuts it so."""
         node = self._written(x)
         line = self._lines[node.line]
         if line.mark == spec:
@@ -340,7 +340,7 @@ class ProgramText:
                          listed("begin", begin) + listed("end", end) + listed("stride", steps))
 
     def part(self, x: Value, dim: int, begin: int, end: int) -> Value:
-        """Slices one dim."""
+        """Adds a slice of one dim."""
         first, last = [0] * len(x.shape), list(x.shape)
         first[dim], last[dim] = begin, end
         return self.slice(x, first, last)
@@ -382,7 +382,7 @@ class ProgramText:
         return Complex(real, imag)
 
     def in_one(self, x: Complex) -> Value:
-        """The other way."""
+        """Returns a complex tensor as a real one with a last dim of 2."""
         return self.concatenate([self.reshape(part, (*x.shape, 1)) for part in (x.real, x.imag)],
                                 len(x.shape))
 
@@ -424,7 +424,7 @@ class ProgramText:
         return self.node("scatter_add_along", [ids, updates], updates.dtype, shape, dims=[dim, extent])
 
     def plus(self, x: Value, added: Value) -> Value:
-        """x + added, without a sum if x is 0."""
+        """Returns x + added, without a sum if x is 0."""
         return added if isinstance(x, Number) and x.value == 0 else self.elementwise("add", x, added)
 
     def convolution(self, x: Value, kernel: Value, shape: Sequence[int], lists: Mapping[str, Sequence[int]],
@@ -492,7 +492,7 @@ class ProgramText:
         self._lines[node.line].results = tuple(x.line for x in results)
         return [*results]
 
-    # ---- The end.
+    # ---- The graph.
 
     @contextmanager
     def inside(self, scope: str, backward: bool, source: Any) -> Iterator[None]:

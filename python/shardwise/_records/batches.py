@@ -1,4 +1,4 @@
-"""Records that an object makes in one call: `__getitems__`, as torch's DataLoader calls it."""
+"""Reads several records by one call of `__getitems__`, as torch's DataLoader does."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ _dtype, _shape = operator.attrgetter("dtype"), operator.attrgetter("shape")
 
 
 class Columns(dict[str, Any]):
-    """Values of several records by field: dim 0 counts the records."""
+    """The values of several records by field. Dim 0 counts the records."""
 
 
 def together_of(source: Any) -> Callable[[list[int]], Any] | None:
-    """Returns a function of a list of numbers that makes these records, if the object has one: rows, or
-    Columns of a `datasets.Dataset`, which makes rows of its columns."""
+    """Returns a function that makes the records of a list of numbers, as rows or as Columns; None if the
+    object has no `__getitems__`. Columns save a `datasets.Dataset` the work of making rows."""
     dataset: Any = source
     kinds: Any = getattr(imported("datasets"), "Dataset", ())
     if isinstance(source, kinds) and dataset.format["type"] in ("arrow", "polars"):  # records would be tables
@@ -36,36 +36,36 @@ def together_of(source: Any) -> Callable[[list[int]], Any] | None:
     kind = type(source).__name__
 
     def rows(records: list[int]) -> list[Any]:
-        found: Any = getitems(list(records))
-        if not hasattr(found, "__len__") or isinstance(found, (str, bytes, Mapping)):
-            raise InvalidArgument(f"{kind}: __getitems__: found {type(found).__name__}, "
+        items: Any = getitems(list(records))
+        if not hasattr(items, "__len__") or isinstance(items, (str, bytes, Mapping)):
+            raise InvalidArgument(f"{kind}: __getitems__: found {type(items).__name__}, "
                                   "needed a list of records")
-        if len(found) != len(records):
-            raise InvalidArgument(f"{kind}: __getitems__: found {len(found)} records, needed {len(records)}, "
+        if len(items) != len(records):
+            raise InvalidArgument(f"{kind}: __getitems__: found {len(items)} records, needed {len(records)}, "
                                   "one for each number")
-        return found if isinstance(found, list) else list(found)
+        return items if isinstance(items, list) else list(items)
 
     if not isinstance(source, kinds) or dataset.format["type"] not in ("torch", "numpy"):
         return rows
 
     def columns(records: list[int]) -> Any:
-        found = Columns(dataset[list(records)])
-        return found if all(len(column) == len(records) for column in found.values()) else rows(records)
+        values = Columns(dataset[list(records)])
+        return values if all(len(column) == len(records) for column in values.values()) else rows(records)
 
     return columns
 
 
-def rows_of(made: Any) -> list[Any]:
-    """Returns the records one by one."""
-    if isinstance(made, Columns):
-        return [dict(zip(made, row)) for row in zip(*made.values())]
-    rows: list[Any] = made
+def rows_of(records: Any) -> list[Any]:
+    """Returns rows or Columns as a list of records."""
+    if isinstance(records, Columns):
+        return [dict(zip(records, row)) for row in zip(*records.values())]
+    rows: list[Any] = records
     return rows
 
 
 def columns_of(made: Any, fields: Sequence[Field]) -> list[np.ndarray[Any, Any]] | None:
-    """Returns an array for each field with the values of all records, if these have one dtype and the field's
-    shape. None if each record has to be looked at, also to say which one is wrong."""
+    """Returns an array for each field with the values of all records, if they have one dtype and the field's
+    shape; None if the caller has to check record by record, for example to name a wrong one."""
     columns = []
     for number, field in enumerate(fields):
         column = None if field.ragged else _column(made, field.name, number)
@@ -97,15 +97,15 @@ def _column(made: Any, name: str, number: int) -> np.ndarray[Any, Any] | None:
             return None
         shape = values[0].shape  # concatenate() takes half the time of stack()
         return np.concatenate(values).reshape(len(values), *shape) if shape else np.array(values)
-    # stack() refuses unequal shapes itself. To ask each tensor for its shape took longer than the stack.
+    # stack() itself refuses unequal shapes. A check of each tensor's shape took longer than the stack.
     if torch is not None and kind is torch.Tensor and len(set(map(_dtype, values))) == 1:
         return _array(values, name, torch.stack)
     return None
 
 
 def _array(column: Any, name: str, stack: Callable[[Any], Any] | None = None) -> np.ndarray[Any, Any] | None:
-    """Returns a column as an array; None if it is no array: array_of() of each record's value then raises
-    why."""
+    """Returns a column as an array; None if it is no array, so that array_of() of a record's value raises the
+    reason."""
     try:
         array = array_of(column if stack is None else stack(column), name)
     except Exception:  # torch may raise anything for a tensor that cannot be read

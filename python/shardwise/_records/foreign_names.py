@@ -1,4 +1,4 @@
-"""Names of other loaders and data sets, and the code to write in their place."""
+"""Lists names of other loaders and data sets, with the code to write in their place."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ OTHER_STAGES = {"resize": 'sources.images(folder, height, width, resize="stretch
                 "rename": "map(function)", "rename_column": "map(function)",
                 "batched": "Loader(source, batch_size=n)", "seed": "Loader(source, seed=n)"}
 
-#: Arguments of other data sets' functions.
+#: Arguments of functions of other data sets.
 OTHER_ARGUMENTS = {
     **dict.fromkeys(("length", "seq_len", "seq_length", "sequence_length", "block_size", "context_length",
                      "max_length"), "window="), **dict.fromkeys(("p", "prob"), "probability="),

@@ -1,4 +1,4 @@
-"""Values of records as numpy arrays. A value whose meaning an array cannot hold is refused, not changed."""
+"""Turns values of records into numpy arrays. A value whose meaning an array would lose is refused."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ _SCALARS = {int, float, bool, complex}
 
 
 def array_of(value: Any, name: str) -> np.ndarray[Any, Any]:
-    """Returns the numbers of a field's value: an array, number, tensor, list of them, or anything that numpy
-    takes. Raises InvalidArgument for values with a mask, missing values or a unit, and for those that are no
-    numbers of one shape."""
+    """Returns the numbers of a field's value, which is an array, a number, a tensor, a list of these, or
+    anything that numpy takes. Raises InvalidArgument for values with a mask, missing values or a unit, and
+    Unsupported for values that are not numbers of one shape."""
     if type(value) in (list, tuple):
         return _array_of_list(value, name)
     torch = imported("torch")
@@ -27,10 +27,10 @@ def array_of(value: Any, name: str) -> np.ndarray[Any, Any]:
 
 
 def columns_of_table(source: Any) -> dict[str, Any] | None:
-    """Returns the columns of a table of pandas, polars or Arrow, or of one column of these, by name; None for
-    other objects. Raises one Unsupported for all columns that are no numbers."""
+    """Returns the columns of a table of pandas, polars or Arrow, or of a single column of these, by name;
+    None for other objects. Raises one Unsupported that names all columns without numbers."""
     kind = type(source).__name__
-    # The class is asked, because a table of pandas has its columns as attributes. Arrow calls a dtype type.
+    # This asks the class, because a table of pandas has its columns as attributes. Arrow calls a dtype type.
     if hasattr(source, "to_numpy") and any(hasattr(type(source), name) for name in ("dtype", "type")):
         name = getattr(source, "name", None)
         columns = [("data" if name is None or name == "" else str(name), source)]
@@ -71,7 +71,7 @@ def _array_of_list(values: Any, name: str) -> np.ndarray[Any, Any]:
             array = np.asarray(values)
         except (TypeError, ValueError):
             array = np.asarray(None)
-        # A masked element is NaN here, so only these need the slower look at each element.
+        # A masked element is NaN here, so only NaN needs the slower check of each element.
         if array.ndim == 1 and (array.dtype.kind in "iub"
                                 or (array.dtype.kind in "fc" and not np.isnan(array).any())):
             return array
@@ -91,7 +91,7 @@ def _array_of_tensor(tensor: Any, name: str) -> np.ndarray[Any, Any]:
     try:
         plain: np.ndarray[Any, Any] = tensor.detach().numpy()
         return plain
-    except (TypeError, RuntimeError):  # on an accelerator, a conjugate view, or a dtype that numpy has not
+    except (TypeError, RuntimeError):  # on an accelerator, a conjugate view, or a dtype that numpy lacks
         from .._arrays import torch_tensors as _tensors
 
         _tensors.dtype_name(tensor, name)
@@ -112,7 +112,8 @@ def _check_meaning(value: Any, name: str) -> None:
 
 
 def _missing(value: Any) -> bool:
-    """True if an array of pandas, Arrow or polars marks elements as missing. NaN of numpy's is a value."""
+    """Returns True if an array of pandas, Arrow or polars marks elements as missing. A NaN of numpy is a
+    value."""
     count = getattr(value, "null_count", None)  # Arrow; polars has a function
     if count is not None:
         return bool(count() if callable(count) else count)
@@ -120,10 +121,10 @@ def _missing(value: Any) -> bool:
         value, "dtype", None)
     if not hasattr(value, "isna") or isinstance(dtypes, np.dtype):
         return False
-    found = value.isna()
+    missing = value.isna()
     if getattr(value, "ndim", 1) == 2:
-        found = found.loc[:, [not isinstance(dtype, np.dtype) for dtype in dtypes]]
-    return bool(np.asarray(found).any())
+        missing = missing.loc[:, [not isinstance(dtype, np.dtype) for dtype in dtypes]]
+    return bool(np.asarray(missing).any())
 
 
 def _lost(what: str, name: str, needed: str) -> InvalidArgument:
@@ -132,7 +133,7 @@ def _lost(what: str, name: str, needed: str) -> InvalidArgument:
 
 def _checked(array: np.ndarray[Any, Any], value: Any, name: str) -> np.ndarray[Any, Any]:
     if array.dtype.kind in "OUSMmV" and array.dtype.type.__module__ == "numpy":
-        found = "" if array.dtype == object else f" of {array.dtype}"
-        raise Unsupported(f"field {name!r} is {type(value).__name__}{found}, needed are numbers of one "
+        dtype = "" if array.dtype == object else f" of {array.dtype}"
+        raise Unsupported(f"field {name!r} is {type(value).__name__}{dtype}, needed are numbers of one "
                           "shape; leave it out, or encode it (np.frombuffer(text.encode(), np.uint8))")
     return array

@@ -1,1 +1,1 @@
-"""Trees of Python: containers and objects as names, arrays and JSON."""
+"""Turns trees of Python containers and objects into names, arrays and JSON, and back."""

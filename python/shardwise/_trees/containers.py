@@ -1,14 +1,14 @@
-"""Containers of Python: a load gives containers of the kinds that were saved.
+"""Stores the kinds of Python's containers, so that a load returns containers of the saved kinds.
 
 A kind is JSON: "list", "tuple", "OrderedDict", "Counter", ["defaultdict", name of a built-in type or null],
 ["deque", maximum or null], {"namedtuple": "module:class", "fields": names},
-{"dataclass": "module:class", "fields": names}. It is None for a plain dict, and for a value that is no
-container. The kind of a dataclass to be saved is its class. A container of any other class has the kind of
-its built-in base.
+{"dataclass": "module:class", "fields": names}. It is None for a plain dict, and for a value that is not a
+container. Before it is saved, a dataclass has its class as its kind. A container of any other class has the
+kind of its built-in base.
 
-A named tuple is loaded as its class if that module is imported already, else as a dict of its fields: nothing
-is imported, and no code of it runs. A dataclass is loaded as a dict of its fields, unless a target has one
-there: like().
+A named tuple is loaded as its class if the module is imported already, else as a dict of its fields: nothing
+is imported, and no code of the class runs. A dataclass is loaded as a dict of its fields, unless the target
+has a dataclass in that place: like().
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ from typing import Any
 from .._errors import InvalidArgument, WrongType
 from .._interpreter import imported
 
-# Most repeated places of the containers of a tree: twenty levels of [a, a] have a million.
+# The most repeated places of containers in a tree: twenty levels of [a, a] have a million.
 _MOST_REPEATS = 1 << 18
-# Deeper ones are refused by the walks.
+# The walks refuse deeper containers.
 _MOST_LEVELS = 200
 SCALARS = frozenset((int, float, bool, str, bytes, type(None)))
 _FACTORIES = {kind.__name__: kind for kind in (list, dict, set, tuple, int, float, bool, str)}
@@ -45,25 +45,25 @@ def public_name(kind: type) -> str:
 def loaded_class(name: Any) -> Any:
     """Returns the object that "module:class" names if its module is imported already, else None."""
     module, _, path = str(name).partition(":")
-    found: Any = imported(module)
+    member: Any = imported(module)
     for part in path.split("."):
-        found = getattr(found, "__dict__", {}).get(part)
-    return found
+        member = getattr(member, "__dict__", {}).get(part)
+    return member
 
 
 def named_tuple(name: Any, fields: Iterable[str]) -> type[tuple[Any, ...]] | None:
     """Returns the class of a named tuple with these fields if its module is imported already, else None."""
-    found = loaded_class(name)
-    if isinstance(found, type) and issubclass(found, tuple) and getattr(found, "_fields", None) == tuple(
+    kind = loaded_class(name)
+    if isinstance(kind, type) and issubclass(kind, tuple) and getattr(kind, "_fields", None) == tuple(
             fields):
-        return found
+        return kind
     return None
 
 
 def kind_of(value: Any) -> Any:
-    """Returns the kind of a value: None for a plain dict, a mapping of any other class, and anything that is
-    no container. Raises WrongType for a named tuple whose class could not be found again, for a dataclass
-    that is more than its fields, and as plain()."""
+    """Returns the kind of a value: None for a plain dict, a mapping of any other class, and a value that is
+    not a container. Raises WrongType for a named tuple whose class could not be found again, for a dataclass
+    that holds more than its fields, and as plain() does."""
     kind = type(value)
     if kind is list:
         return "list"
@@ -89,12 +89,12 @@ def kind_of(value: Any) -> Any:
     if _is_dataclass(value):
         _check_dataclass(value)
         return kind
-    found = type(plain(value)) if kind is not dict and isinstance(value, (dict, list, tuple)) else None
-    return "list" if found is list else "tuple" if found is tuple else None
+    base = type(plain(value)) if kind is not dict and isinstance(value, (dict, list, tuple)) else None
+    return "list" if base is list else "tuple" if base is tuple else None
 
 
 def _is_dataclass(value: Any) -> bool:
-    """True for a dataclass that is not also a container or a scalar by another base."""
+    """Returns True for a dataclass that has no container or scalar as another base."""
     return (dataclasses.is_dataclass(value) and not isinstance(
         value, (type, Mapping, list, tuple, collections.deque, str, bytes, int, float)))
 
@@ -123,9 +123,9 @@ def written(kind: Any) -> Any:
 
 
 def like(wanted: Any, found: Any) -> Any:
-    """Returns the loaded value `found`, its dicts of fields turned into the dataclasses and named tuples that
-    the target `wanted` has in their places. Raises InvalidArgument for other fields. None of their code
-    runs."""
+    """Returns the loaded value `found` with its dicts of fields turned into the dataclasses and named tuples
+    that the target `wanted` has in their places. Raises InvalidArgument if the fields differ. No code of
+    these classes runs."""
     names = ([field.name for field in dataclasses.fields(wanted)] if _is_dataclass(wanted) else
              list(getattr(wanted, "_fields", ())) if isinstance(wanted, tuple) else [])
     if type(found) is dict and (names or _is_dataclass(wanted)):
@@ -157,45 +157,45 @@ def _dataclass(kind: type, found: Iterable[tuple[Any, Any]]) -> Any:
 
 
 def plain(value: Any) -> Any:
-    """Returns a value as the built-in type that its class derives from; None if it derives from no such type.
-    Raises WrongType if the two are not equal: a load would not give the value that was saved."""
+    """Returns a value as the built-in type that its class derives from; None if there is no such type.
+    Raises WrongType if the two are not equal, as a load would not return the saved value."""
     known: Any
     for known in (dict, list, tuple, str, bytes, int, float):
         if not isinstance(value, known):
             continue
-        found = known.__str__(value) if known is str else known(value)
-        if found != value and not (known is float and found != found):
+        base_value = known.__str__(value) if known is str else known(value)
+        if base_value != value and not (known is float and base_value != base_value):
             raise WrongType(f"{class_name(type(value))} cannot be stored, as it is not equal to the "
                             f"{known.__name__} of its values: needed is that {known.__name__}")
-        return found
+        return base_value
     return None
 
 
 def is_container(value: Any) -> bool:
-    """True if items() takes it apart: a mapping, a list, a tuple, a deque or a dataclass, of any class."""
+    """Returns True for a mapping, a list, a tuple, a deque or a dataclass, of any class: items() takes it."""
     return isinstance(value, (Mapping, list, tuple, collections.deque)) or _is_dataclass(value)
 
 
 def items(value: Any) -> Iterable[tuple[Any, Any]]:
-    """Returns the items of a container: its keys, numbers from 0 on, or names of fields, with the values."""
+    """Returns pairs of a container's values with their keys, numbers from 0 on, or names of fields."""
     if _is_dataclass(value):
         return [(field.name, getattr(value, field.name)) for field in dataclasses.fields(value)]
     return value.items() if isinstance(value, Mapping) else enumerate(value)
 
 
 def values(value: Any) -> Iterator[Any]:
-    """Returns the values of items()."""
+    """Returns the values of items(), without the keys."""
     if _is_dataclass(value):
         return (inner for _, inner in items(value))
     return iter(value.values() if isinstance(value, Mapping) else value)
 
 
-def made(kind: Any, found: Iterable[tuple[Any, Any]]) -> Any:
-    """Returns a container of a kind with these items; a dict if the kind is unknown, or items of a list are
-    missing."""
+def container_of(kind: Any, items: Iterable[tuple[Any, Any]]) -> Any:
+    """Returns a container of a kind with these items; a dict if the kind is unknown, or if items of a list
+    are missing."""
     if kind == "OrderedDict":
-        return collections.OrderedDict(found)
-    values = dict(found)
+        return collections.OrderedDict(items)
+    values = dict(items)
     if isinstance(kind, type):
         return (_dataclass(kind, values.items())
                 if values.keys() == {field.name for field in dataclasses.fields(kind)} else values)
@@ -219,22 +219,22 @@ def made(kind: Any, found: Iterable[tuple[Any, Any]]) -> Any:
 
 
 def check_places(tree: Any, at: tuple[Any, ...] = ()) -> None:
-    """Raises InvalidArgument for a container that holds itself, and if containers stand at too many places,
-    as in 40 levels of [a, a]: each place would be saved and loaded for itself. Takes time by the containers,
-    not by their places."""
+    """Raises InvalidArgument for a container that holds itself, and for containers at too many places, as in
+    40 levels of [a, a], where each place would be saved and loaded separately. Takes time by the number of
+    containers, not of places."""
     kinds: dict[type, bool] = {}
-    known: dict[int, tuple[Any, int]] = {}  # keeps the containers, so that no other gets the id of one
+    known: dict[int, tuple[Any, int]] = {}  # keeps the containers alive, so that no id is used twice
 
     def name_of(path: tuple[Any, ...]) -> str:
         return "/".join(map(str, (*at, *path)[:4]))
 
     def places(value: Any, path: tuple[Any, ...]) -> int:
-        _, found = known.get(id(value), (value, -1))
-        if found == 0:  # not counted yet, so this is within it
+        _, counted = known.get(id(value), (value, -1))
+        if counted == 0:  # its count is under way, so this place is inside it
             raise InvalidArgument(f"{name_of(path)!r}: found the container that holds it, "
                                   "needed is one that does not hold itself")
-        if found > 0 or len(path) > _MOST_LEVELS:
-            return max(found, 1)
+        if counted > 0 or len(path) > _MOST_LEVELS:
+            return max(counted, 1)
         known[id(value)] = value, 0
         count = 1
         for key, inner in items(value):

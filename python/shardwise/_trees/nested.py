@@ -1,7 +1,7 @@
-"""Trees of containers as leaves by their paths, and back.
+"""Turns trees of containers into leaves by their paths, and back.
 
-Arrays within dicts, lists and tuples are stored one by one, under names that their paths give. The checkpoint
-also keeps the path of each name, and the kind of each container that is no plain dict.
+Arrays within dicts, lists and tuples are stored one by one, under names that follow from their paths. The
+checkpoint also keeps the path of each name, and the kind of each container that is not a plain dict.
 """
 
 from __future__ import annotations
@@ -17,28 +17,28 @@ from . import containers as _containers, objects as _objects
 Path = tuple[Any, ...]
 """Keys of dicts, and indices of lists."""
 
-# Most levels of containers whose kinds the manifest can hold.
+# The most levels of containers whose kinds the manifest can hold.
 MOST_LEVELS = 100
 
 
 @dataclass
 class Flat:
-    """A tree, taken apart."""
+    """A tree as its leaves and the kinds of its containers."""
 
     leaves: dict[Path, Any] = field(default_factory=dict)
-    #: Of containers, as in `_containers`; None: a plain dict.
+    #: the kinds of `_containers`; None is a plain dict
     kinds: dict[Path, Any] = field(default_factory=dict)
 
     def tree_below(self, path: Path) -> Any:
-        """Returns the tree at a path that is above all leaves."""
+        """Returns the tree at a path, which must be above all leaves."""
         return build({place[len(path):]: leaf for place, leaf in self.leaves.items()}, self.kinds, path)
 
 
 def flatten(tree: Any, is_array: Callable[[Any], bool], path: Path = (), *, every_dict: bool = False,
             into: Flat | None = None) -> Flat:
-    """Takes apart each container that holds an array at any depth. All else is a leaf; so are empty
-    containers. every_dict: dicts of str and int are taken apart without arrays, too. Raises InvalidArgument
-    for too deep a nesting, and as check_places()."""
+    """Takes apart each container that holds an array at any depth. Every other value is a leaf; so is an
+    empty container. every_dict: takes apart dicts with keys of str and int even without arrays. Raises
+    InvalidArgument if the tree is nested too deep, and as check_places() does."""
     if not is_array(tree):
         _containers.check_places(tree, path)
     flat = Flat() if into is None else into
@@ -68,7 +68,7 @@ def _is_plain_dict(tree: Any) -> bool:
 
 
 def _holds(tree: Any, is_array: Callable[[Any], bool]) -> bool:
-    """True if an array is anywhere in a container. Without recursion, as its depth has no limit."""
+    """Returns True if an array is anywhere in a container. Does not recurse, as its depth has no limit."""
     levels = [iter([tree])]
     while levels:
         value = next(levels[-1], levels)
@@ -80,18 +80,18 @@ def _holds(tree: Any, is_array: Callable[[Any], bool]) -> bool:
             return True
         elif _containers.is_container(value):
             if len(levels) > 2 * MOST_LEVELS:
-                return False  # as an object it is refused
+                return False  # encode() refuses it as an object
             levels.append(_containers.values(value))
     return False
 
 
 def named(path: Path, separator: str = ".") -> str:
-    """Returns the keys of a path, joined."""
+    """Returns the joined keys of a path."""
     return separator.join(map(str, path))
 
 
 def names_of(paths: Iterable[Path], separator: str) -> dict[Path, str]:
-    """Returns a name for each path, its keys joined. If names are equal, later ones get "~2", "~3", ..."""
+    """Returns a name for each path, its joined keys. Of equal names, later ones get "~2", "~3", ..."""
     names: dict[Path, str] = {}
     taken: set[str] = set()
     for path in paths:
@@ -106,15 +106,15 @@ def names_of(paths: Iterable[Path], separator: str) -> dict[Path, str]:
 
 
 def encoded_kinds(kinds: Mapping[Path, Any]) -> dict[str, Any]:
-    """Returns the kinds of all containers but plain dicts, by the JSON text of the path, for the
-    checkpoint."""
+    """Returns the kinds of all containers but plain dicts in the form that a checkpoint stores, by the JSON
+    text of the path."""
     return {json.dumps(encoded_path(path), ensure_ascii=False): _containers.written(kind)
             for path, kind in kinds.items() if kind is not None}
 
 
 def decoded_kinds(document: Mapping[str, Any]) -> dict[Path, Any] | None:
-    """Returns the kinds of a checkpoint's containers; None if it has no record of them, as in earlier
-    versions."""
+    """Returns the kinds of a checkpoint's containers; None if an earlier version, which did not store them,
+    wrote it."""
     kinds = document.get("containers")
     if not isinstance(kinds, dict):
         return None
@@ -124,22 +124,23 @@ def decoded_kinds(document: Mapping[str, Any]) -> dict[Path, Any] | None:
 
 def places(paths: Mapping[str, Path], document: Mapping[str, Any],
            flat: Iterable[str]) -> tuple[dict[str, Path], dict[Path, Any] | None]:
-    """Returns the path of each name of a checkpoint, and the kinds of its containers. Names of a tree of
-    shardwise.jax get their paths in that tree, except those in `flat`, which are asked for as they are."""
+    """Returns the path of each name of a checkpoint, and the kinds of its containers. Names in a tree of
+    shardwise.jax get their paths in that tree, except those in `flat`."""
     tree = document.get("tree")
     if "paths" in document or not isinstance(tree, dict) or tree.get("kind") != "pytree":
         return dict(paths), decoded_kinds(document)
-    found: dict[str, Path] = {}
+    in_tree: dict[str, Path] = {}
     kinds: dict[Path, Any] = {}
     with _objects.refusing("the tree of the checkpoint"):
-        _walk_tree(tree["root"], (), found, kinds)
-    asked = set(flat)
-    return {name: path if name in asked else found.get(name, path) for name, path in paths.items()}, kinds
+        _walk_tree(tree["root"], (), in_tree, kinds)
+    flat_names = set(flat)
+    return {name: path if name in flat_names else in_tree.get(name, path)
+            for name, path in paths.items()}, kinds
 
 
-def _walk_tree(node: Any, path: Path, found: dict[str, Path], kinds: dict[Path, Any]) -> None:
+def _walk_tree(node: Any, path: Path, paths: dict[str, Path], kinds: dict[Path, Any]) -> None:
     if isinstance(node, str) or isinstance(node, dict) and "key" in node:
-        found[node if isinstance(node, str) else node["name"]] = path
+        paths[node if isinstance(node, str) else node["name"]] = path
         return
     inner: Iterable[tuple[Any, Any]] = ()
     if isinstance(node, list) or isinstance(node, dict) and "tuple" in node:
@@ -150,11 +151,11 @@ def _walk_tree(node: Any, path: Path, found: dict[str, Path], kinds: dict[Path, 
     elif isinstance(node, dict):
         inner = zip(node["fields"], node["items"]) if "namedtuple" in node else node["items"]
     for key, child in inner:
-        _walk_tree(child, (*path, key), found, kinds)
+        _walk_tree(child, (*path, key), paths, kinds)
 
 
 def encoded_path(path: Path) -> Any:
-    """Returns a path as JSON. Raises WrongType for a key that cannot be stored, naming the path."""
+    """Returns a path as JSON. Raises WrongType, with the path, for a key that cannot be stored."""
     try:
         return _objects.encode(list(path))
     except TypeError as error:
@@ -162,15 +163,15 @@ def encoded_path(path: Path) -> Any:
 
 
 def decoded_path(encoded: Any) -> Path:
-    """Inverse of encoded_path(). Raises WrongType for a value that is no key."""
+    """Returns the path that encoded_path() got. Raises TypeError for a value that is no key."""
     path = tuple(map(_objects.decode_key, encoded))
     hash(path)
     return path
 
 
 def build(leaves: Mapping[Path, Any], kinds: Mapping[Path, Any] | None, at: Path = ()) -> Any:
-    """Returns the tree that has these leaves, whose paths begin at `at`. kinds: a path that it lacks is a
-    plain dict; None: kinds are unknown, and keys 0, 1, 2, ... are those of a list."""
+    """Returns the tree of these leaves, whose paths begin at `at`. kinds: a path that it lacks is a plain
+    dict. None: kinds are unknown, and a container with the keys 0, 1, 2, ... is a list."""
     tree = _Inner()
     for path, leaf in leaves.items():
         if not path:
@@ -181,34 +182,34 @@ def build(leaves: Mapping[Path, Any], kinds: Mapping[Path, Any] | None, at: Path
             if not isinstance(inner, _Inner):
                 raise Corrupt(f"{named(path)!r} is below {key!r}, which is no container")
         inner[path[-1]] = leaf
-    return _made(tree, kinds, at)
+    return _container(tree, kinds, at)
 
 
 class _Inner(dict[Any, Any]):
-    """A container that is still to be made. No leaf has this class."""
+    """The items of a container that is not made yet. No leaf has this class."""
 
 
-def _made(tree: _Inner, kinds: Mapping[Path, Any] | None, path: Path) -> Any:
-    made = {key: _made(value, kinds, (*path, key)) if isinstance(value, _Inner) else value
-            for key, value in tree.items()}
+def _container(tree: _Inner, kinds: Mapping[Path, Any] | None, path: Path) -> Any:
+    items = {key: _container(value, kinds, (*path, key)) if isinstance(value, _Inner) else value
+             for key, value in tree.items()}
     if kinds is not None:
         with _objects.refusing(f"the container {named(path)!r} of the checkpoint"):
-            return _containers.made(kinds.get(path), made.items())
-    return list(made.values()) if made and list(made) == list(range(len(made))) else made
+            return _containers.container_of(kinds.get(path), items.items())
+    return list(items.values()) if items and list(items) == list(range(len(items))) else items
 
 
-def moved(asked: Iterable[str], there: Iterable[str], separator: str) -> str:
-    """Returns advice if names that are asked for are stored on other levels: one that differs, and the rename
-    that takes most of them; empty if no name ends as a stored one does."""
-    wanted, stored = list(asked)[:1000], list(there)
+def moved(missing: Iterable[str], there: Iterable[str], separator: str) -> str:
+    """Returns advice if missing names are stored on other levels: an example, and the rename that fits most
+    of them; empty if no missing name ends as a stored name does."""
+    wanted, stored = list(missing)[:1000], list(there)
     last: dict[str, list[str]] = {}
     for name in stored:
         last.setdefault(name.rpartition(separator)[2], []).append(name)
     votes: dict[tuple[str, str], list[tuple[str, str]]] = {}
     for name in wanted:
-        for found in last.get(name.rpartition(separator)[2], [])[:100]:
-            if found != name:
-                votes.setdefault(_beginnings(found, name, separator), []).append((found, name))
+        for candidate in last.get(name.rpartition(separator)[2], [])[:100]:
+            if candidate != name:
+                votes.setdefault(_beginnings(candidate, name, separator), []).append((candidate, name))
     if not votes:
         return ""
     (old, new), pairs = max(votes.items(), key=lambda vote: len(vote[1]))
@@ -217,10 +218,11 @@ def moved(asked: Iterable[str], there: Iterable[str], separator: str) -> str:
 
 
 def _beginnings(first: str, second: str, separator: str) -> tuple[str, str]:
-    """Returns the levels of each name before those that both end with."""
-    one, other = first.split(separator), second.split(separator)
+    """Returns the levels of each name before the levels with which both end."""
+    first_parts, second_parts = first.split(separator), second.split(separator)
     common = 0
-    while common < min(len(one), len(other)) and one[-1 - common] == other[-1 - common]:
+    while (common < min(len(first_parts), len(second_parts))
+           and first_parts[-1 - common] == second_parts[-1 - common]):
         common += 1
     return tuple(separator.join([*parts[: len(parts) - common], ""])
-                 for parts in (one, other))  # type: ignore[return-value]
+                 for parts in (first_parts, second_parts))  # type: ignore[return-value]

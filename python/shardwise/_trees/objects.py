@@ -1,16 +1,16 @@
-"""Python objects as JSON: a load gives the types that were saved. No pickle.
+"""Turns Python objects into JSON, and back into the types that were saved, without pickle.
 
-JSON's own are themselves: None, bool, int, str, list, and dict with keys that are str and do not begin with
-"$". All else is an object of one key: {"$tuple": [...]}, {"$float": "nan"}, {"$int": "hex"} (of very many
-digits), {"$items": [[key, value], ...]}, {"$bytes": "hex"}, {"$complex": ["re", "im"]}, {"$text": "hex of
-utf-8 with surrogates"}, {"$set": [...]}, {"$frozenset": [...]}, {"$kept": [kind, items]} (other containers:
-`_containers` has the kinds), {"$enum": ["module:class", name, value]}, {"$numpy": [dtype, value]}, {"$array":
-[dtype, shape, "hex"]}, and those of `_values`: {"$date": "2026-11-27"}.
+These values are JSON themselves: None, bool, int, str, list, and dict whose keys are str and do not begin
+with "$". Every other value is an object of one key: {"$tuple": [...]}, {"$float": "nan"}, {"$int": "hex"} (of
+very many digits), {"$items": [[key, value], ...]}, {"$bytes": "hex"}, {"$complex": ["re", "im"]}, {"$text":
+"hex of utf-8 with surrogates"}, {"$set": [...]}, {"$frozenset": [...]}, {"$kept": [kind, items]} (other
+containers, with a kind of `_containers`), {"$enum": ["module:class", name, value]}, {"$numpy": [dtype,
+value]}, {"$array": [dtype, shape, "hex"]}, and those of `_values`: {"$date": "2026-11-27"}.
 
-Classes are never imported: an enum or a named tuple is of its class if that module is imported when it is
-loaded, else the enum's value and a dict of the fields, or as a key or in a set a tuple of them; a dataclass
-is always such a dict, as only a target says which class is meant. A value of any other subclass of a known
-type comes back as the known type, to which it must be equal.
+A load never imports a class. An enum or a named tuple gets its class if the module is imported already.
+Otherwise an enum becomes its value, and a named tuple a dict of its fields, or a tuple of them as a key or in
+a set. A dataclass always becomes such a dict, as only a target names its class. A value of any other subclass
+of a known type becomes the known type, and must be equal to it.
 """
 
 from __future__ import annotations
@@ -28,12 +28,11 @@ from .._dtypes import NUMPY, dtype_called, is_masked, known_name
 from .._errors import Corrupt, Error, InvalidArgument, WrongType
 from . import containers as _containers, values as _values
 
-# The manifest may be nested 256 levels deep; the levels around an object take some of them.
+# The manifest may be nested 256 levels deep, and the levels around an object take some of them.
 _MOST_LEVELS = 200
-# Larger arrays are tensors: these are in the manifest, which every reader reads whole.
+# Larger arrays must be tensors: every reader reads the whole manifest, which holds these arrays.
 _MOST_ARRAY_BYTES = 1 << 20
-# From this many bits on, an int is stored in hex: no number of the manifest may be beyond the range of a
-# double.
+# An int of more bits is stored in hex: no number of the manifest may exceed the range of a double.
 _MOST_DECIMAL_BITS = 1000
 
 _NEEDED = ("needed are None, bool, int, float, complex, str, bytes, enums, dtypes, arrays, dates and times, "
@@ -42,8 +41,8 @@ _NEEDED = ("needed are None, bool, int, float, complex, str, bytes, enums, dtype
 
 
 def encode(value: Any, level: int = 0) -> Any:
-    """Returns a value as JSON values. Raises WrongType naming the type that cannot be stored, InvalidArgument
-    for too deep a nesting. level: the level of JSON that holds the value."""
+    """Returns a value as JSON values. Raises WrongType with the type that cannot be stored, InvalidArgument
+    if the value is nested too deep. level: the level of JSON that holds the value."""
     if level > _MOST_LEVELS:
         raise InvalidArgument(f"found values nested deeper than {_MOST_LEVELS} levels of JSON, "
                               "or one that holds itself: needed are fewer levels")
@@ -73,16 +72,16 @@ def _encode_tagged(value: Any, kind: type, level: int) -> Any:
     if kind is complex:
         return {"$complex": [repr(value.real), repr(value.imag)]}
     if kind in (set, frozenset):
-        # Sorted: the order of a set differs between processes, as the hashes of strings do.
+        # The members are sorted because the order of a set differs between processes, as hashes do.
         return {"$set" if kind is set
                 else "$frozenset": sorted((encode(v, level + 2) for v in value), key=json.dumps)}
     if isinstance(value, enum.Enum):
         return {"$enum": [_containers.class_name(kind), value.name, encode(value.value, level + 2)]}
     if isinstance(value, (np.generic, np.ndarray)) and not isinstance(value, np.character):
         return _encode_numpy(value)
-    found = _values.encoded(value)
-    if found is not None:
-        return {found[0]: encode(found[1], level + 1)}
+    tagged = _values.encoded(value)
+    if tagged is not None:
+        return {tagged[0]: encode(tagged[1], level + 1)}
     container = _containers.kind_of(value)
     if container not in (None, "list", "tuple"):
         items = [[encode(k, level + 4), encode(v, level + 4)] for k, v in _containers.items(value)]
@@ -103,7 +102,7 @@ def _encode_numpy(value: np.generic | np.ndarray) -> Any:
         raise WrongType(f"numpy's {type(value).__name__} of dtype {value.dtype} cannot be stored: "
                         "needed are numbers")
     if isinstance(value, np.generic):
-        # dtype.str does not tell the types of ml_dtypes apart.
+        # Types of ml_dtypes share one dtype.str.
         dtype = (value.dtype.str if value.dtype.kind in "biufc" and value.dtype.isbuiltin == 1
                  else value.dtype.name)
         return {"$numpy": [dtype, encode(value.item())]}
@@ -135,12 +134,12 @@ def _decode_enum(encoded: Any) -> Any:
         return decode(value)
     if member in kind.__members__:
         return kind.__members__[member]
-    # several flags have no name of their own
+    # A combination of flags has no name.
     return kind(decode(value)) if issubclass(kind, enum.Flag) else decode(value)
 
 
 def decode(value: Any) -> Any:
-    """Inverse of encode()."""
+    """Returns the value that encode() got."""
     if type(value) is list:
         return [decode(v) for v in value]
     if type(value) is not dict:
@@ -167,7 +166,7 @@ def refusing(what: str) -> Iterator[None]:
 
 
 def decode_named(name: str, value: Any, where: str) -> Any:
-    """Decodes the object of that name. Raises Corrupt for a value that encode() would not write."""
+    """Decodes the object of a name. Raises Corrupt for a value that encode() would not write."""
     with refusing(f"{where}: object {name!r}"):
         return decode(value)
 
@@ -177,16 +176,16 @@ def decode_key(value: Any) -> Any:
     return _hashable(decode(value))
 
 
-def _hashable(found: Any) -> Any:
-    if isinstance(found, dict):  # of a named tuple whose class is not imported
-        return tuple(map(_hashable, found.values()))
-    if isinstance(found, list):  # of an enum whose class is not imported
-        return tuple(map(_hashable, found))
-    return tuple.__new__(type(found), map(_hashable, found)) if isinstance(found, tuple) else found
+def _hashable(value: Any) -> Any:
+    if isinstance(value, dict):  # a named tuple whose class is not imported
+        return tuple(map(_hashable, value.values()))
+    if isinstance(value, list):  # the value of an enum whose class is not imported
+        return tuple(map(_hashable, value))
+    return tuple.__new__(type(value), map(_hashable, value)) if isinstance(value, tuple) else value
 
 
 def is_text(value: str) -> bool:
-    """True if UTF-8 can hold the text: it has no lone surrogates."""
+    """Returns True if UTF-8 can hold the text, which then has no lone surrogates."""
     try:
         value.encode("utf-8")
     except UnicodeEncodeError:
@@ -204,7 +203,7 @@ _DECODERS: dict[str, Callable[[Any], Any]] = {
     "$text": lambda v: bytes.fromhex(v).decode("utf-8", "surrogatepass"),
     "$set": lambda v: {decode_key(i) for i in v},
     "$frozenset": lambda v: frozenset(decode_key(i) for i in v),
-    "$kept": lambda v: _containers.made(v[0], [(decode_key(k), decode(i)) for k, i in v[1]]),
+    "$kept": lambda v: _containers.container_of(v[0], [(decode_key(k), decode(i)) for k, i in v[1]]),
     "$enum": _decode_enum,
     "$numpy": _decode_numpy,
     "$array": _decode_array,
@@ -217,19 +216,19 @@ def dumps(value: Any) -> str:
 
 
 def loads(text: str) -> Any:
-    """Inverse of dumps()."""
+    """Returns the value that dumps() got."""
     return decode(json.loads(text))
 
 
 def plain_copy(value: Any, what: str) -> Any:
-    """Returns a copy of a value that must be plain JSON, so that later changes have no effect; {} for
+    """Returns a copy of a value that must be plain JSON, so that later changes of it have no effect; {} for
     None."""
     return json.loads(plain_json({} if value is None else value, what))
 
 
 def plain_json(value: Any, what: str) -> str:
-    """Returns the JSON text of a value that must be plain JSON: `user`. Raises WrongType, and InvalidArgument
-    for texts that UTF-8 cannot hold and for values nested too deep."""
+    """Returns the JSON text of a value that must be plain JSON, such as `user`. Raises WrongType, and
+    InvalidArgument for texts that UTF-8 cannot hold and for values nested too deep."""
     _containers.check_places(value, (what,))
     try:
         text = json.dumps(value, allow_nan=False, ensure_ascii=False)

@@ -1,9 +1,9 @@
-"""A pytree as names and a JSON text of how it is put together.
+"""Turns a pytree into names and a JSON text of its structure, and back.
 
-A node is null for None; a leaf's name, or {"key": impl, "name": name} for a typed PRNG key, whose data is
-stored; a JSON list for a list; else an object: {"tuple": nodes}, {"dict": [[key, node], ...]} with keys as
-`_objects` encodes them, {"namedtuple": "module:class", "fields": names, "items": nodes}, and for all other
-classes that JAX was told of {"node": "module:class", "items": [[name, node], ...]}.
+A node is null for None; the name of a leaf, or {"key": impl, "name": name} for a typed PRNG key, whose data
+is stored; a JSON list for a list; else an object: {"tuple": nodes}, {"dict": [[key, node], ...]} with keys
+that `_objects` encodes, {"namedtuple": "module:class", "fields": names, "items": nodes}, and for every other
+class that is registered with JAX {"node": "module:class", "items": [[name, node], ...]}.
 """
 
 from __future__ import annotations
@@ -21,42 +21,42 @@ from .containers import check_places
 from .nested import MOST_LEVELS
 
 Parts = tuple[str, ...]
-"""A path: the names of its keys."""
+"""A path as the names of its keys."""
 
 _DICTS = (dict, collections.OrderedDict, collections.defaultdict)
 
 
 class Json:
-    """A leaf that is stored as one object, whatever it holds."""
+    """A leaf that is stored as one object, even if it holds containers."""
 
     def __init__(self, value: Any) -> None:
         self.value = value
 
 
 def is_stateful(value: Any) -> bool:
-    """True if a leaf is stored by its state, as loaders are."""
+    """Returns True if a leaf is stored by its state, as a loader is."""
     return callable(getattr(value, "state_dict", None)) and callable(getattr(value, "load_state_dict", None))
 
 
 def name_of(parts: Parts) -> str:
-    """The name of the leaf at a path. A tree that is a leaf is called "value"."""
+    """Returns the name of the leaf at a path. A tree that is a leaf is called "value"."""
     return "/".join(parts) if parts else "value"
 
 
 def parts_of(path: tuple[Any, ...]) -> Parts:
-    """The names of the keys of a path of JAX's."""
+    """Returns the names of the keys of a path of JAX."""
     return tuple(tree_util.keystr((key,), simple=True, separator="/") for key in path)
 
 
 def is_key(value: Any) -> bool:
-    """True if it has the dtype of typed PRNG keys."""
+    """Returns True if a value has the dtype of typed PRNG keys."""
     dtype = getattr(value, "dtype", None)
     return not isinstance(dtype, (np.dtype,
                                   type(None))) and bool(jax.numpy.issubdtype(dtype, jax.dtypes.prng_key))
 
 
 def flatten(tree: Any, prefix: Parts = ()) -> tuple[dict[str, Any], Any]:
-    """The leaves by name, and the node. Raises InvalidArgument if two leaves have one name."""
+    """Returns the leaves by name, and the node. Raises InvalidArgument if two leaves have one name."""
     check_places(tree, prefix)
     leaves: dict[str, Any] = {}
     return leaves, _walk(tree, prefix, leaves)
@@ -89,7 +89,7 @@ def _walk(value: Any, parts: Parts, leaves: dict[str, Any]) -> Any:
 
 
 def kinds(node: Any, place: str = "") -> dict[str, str]:
-    """The kind of each container of a node, by its place."""
+    """Returns the kind of each container in a node, by its place."""
     items: list[tuple[Any, Any]]
     if isinstance(node, list):
         kind, items = "list", list(enumerate(node))
@@ -103,20 +103,20 @@ def kinds(node: Any, place: str = "") -> dict[str, str]:
         kind, items = node["namedtuple"], list(zip(node["fields"], node["items"]))
     else:
         kind, items = node["node"], node["items"]
-    found = {place: kind}
+    by_place = {place: kind}
     for key, child in items:
-        found.update(kinds(child, f"{place}/{key}" if place else str(key)))
-    return found
+        by_place.update(kinds(child, f"{place}/{key}" if place else str(key)))
+    return by_place
 
 
 def children_of(value: Any) -> list[tuple[str, Any]] | None:
     """Returns the children of a node by name; None for a leaf."""
     if isinstance(value, (jax.Array, np.ndarray)):
         return None
-    found, _ = tree_util.tree_flatten_with_path(value, is_leaf=lambda x: x is not value)
-    if len(found) == 1 and found[0][1] is value:
+    pairs, _ = tree_util.tree_flatten_with_path(value, is_leaf=lambda x: x is not value)
+    if len(pairs) == 1 and pairs[0][1] is value:
         return None
-    return [("/".join(parts_of(path)), child) for path, child in found]
+    return [("/".join(parts_of(path)), child) for path, child in pairs]
 
 
 def _leaf(value: Any, parts: Parts, leaves: dict[str, Any]) -> Any:
@@ -138,7 +138,7 @@ def _encoded(key: Any, parts: Parts) -> Any:
 
 
 def children(node: Any) -> list[tuple[str, Any]]:
-    """The names and nodes one level below."""
+    """Returns the names and nodes one level below a node."""
     if isinstance(node, list):
         return [(str(i), n) for i, n in enumerate(node)]
     if not isinstance(node, dict) or "key" in node:
@@ -160,7 +160,7 @@ def find(node: Any, parts: Parts) -> tuple[bool, Any]:
 
 
 def leaves_of(node: Any) -> Iterator[tuple[str, str]]:
-    """Names, each with the PRNG's name for keys, else ""."""
+    """Yields the name of each leaf, with the name of the PRNG for a key, else ""."""
     if isinstance(node, str):
         yield node, ""
     elif isinstance(node, dict) and "key" in node:
@@ -171,9 +171,9 @@ def leaves_of(node: Any) -> Iterator[tuple[str, str]]:
 
 
 def build(node: Any, value_of: Callable[[str], Any]) -> Any:
-    """The tree, its leaves given by their names. A named tuple is of its class if the module of that is
-    imported already, else a dict of its fields; so is every other class. Nothing is imported, and no code of
-    theirs runs."""
+    """Returns the tree of a node, with value_of(name) as its leaves. A named tuple gets its class if the
+    module of the class is imported already; otherwise it becomes a dict of its fields, as every other class
+    does. Nothing is imported, and no code of these classes runs."""
     if node is None:
         return None
     if isinstance(node, str):

@@ -1,8 +1,9 @@
-"""Values of the standard library, numpy and torch as plain data, and back: equal, and of the same type.
+"""Turns values of the standard library, numpy and torch into plain data, and back into equal values of the
+same type.
 
-A value is written as its type's tag and plain data: {"$date": "2026-11-27"}. Only the types of this table are
-ever made. Values of torch are texts and tuples as long as torch is not imported; so are devices and dtypes
-that this torch lacks.
+A value is written as the tag of its type with plain data: {"$date": "2026-11-27"}. A load makes values of
+the types in this table only. Values of torch are loaded as texts and tuples if torch is not imported; so are
+devices and dtypes that this torch lacks.
 """
 
 from __future__ import annotations
@@ -23,20 +24,20 @@ _MOST_BITS = 1 << 16
 
 
 class _Kind(NamedTuple):
-    name: str  #: "module.Class"; it is looked for among the modules that are imported
+    name: str  #: "module.Class"
     tag: str
     plain: Callable[[Any], Any]
-    made: Callable[[Any], Any]
+    decode: Callable[[Any], Any]
 
 
 def _std(name: str) -> Any:
-    """Returns a class of one of the modules of the table."""
+    """Returns a class by its name in the table, and imports its module."""
     module, _, kind = name.rpartition(".")
     return getattr(__import__(module), kind)
 
 
 def _own_name(zone: datetime.timezone) -> str | None:
-    """Returns the name of a zone; None for the name that its offset gives it."""
+    """Returns the name of a zone; None if it is the name that follows from its offset."""
     name = zone.tzname(None)
     return None if name == datetime.timezone(zone.utcoffset(None)).tzname(None) else name
 
@@ -49,14 +50,14 @@ def _plain_time(value: datetime.datetime | datetime.time) -> Any:
                         "needed is a zoneinfo.ZoneInfo with a key, a fixed offset, "
                         "as .astimezone(datetime.timezone.utc) has, or none")
     if key is not None:
-        return [value.isoformat(), value.fold, None, key]  # with the offset of the fold
+        return [value.isoformat(), value.fold, None, key]  # the text has the offset of the fold
     text, name = (value.replace(fold=0).isoformat(),
                   _own_name(zone) if isinstance(zone, datetime.timezone) else None)
     return [text, value.fold, name] if value.fold or name is not None else text
 
 
 def _key_of(zone: Any) -> str | None:
-    """Returns the key of a zone of the time zone database; None for any other."""
+    """Returns the key of a zone of the time zone database; None for any other zone."""
     module = imported("zoneinfo")
     return zone.key if module is not None and type(zone) is module.ZoneInfo else None
 
@@ -79,7 +80,7 @@ def _plain_zone(zone: Any) -> Any:
 
 
 def _time(kind: Any) -> Callable[[Any], Any]:
-    def made(plain: Any) -> Any:
+    def decode(plain: Any) -> Any:
         if isinstance(plain, str):
             return kind.fromisoformat(plain)
         text, fold, name, *keys = plain
@@ -90,7 +91,7 @@ def _time(kind: Any) -> Callable[[Any], Any]:
             return value if zone is None else value.replace(tzinfo=zone)
         return value if name is None else value.replace(tzinfo=datetime.timezone(value.utcoffset(), name))
 
-    return made
+    return decode
 
 
 def _path(plain: list[Any]) -> Any:
@@ -101,28 +102,28 @@ def _path(plain: list[Any]) -> Any:
 
 
 def _fields(value: Any) -> dict[str, Any]:
-    """Returns the fields of a namespace. Refuses names such as "__array_interface__": numpy would read memory
-    at any address."""
-    found: dict[str, Any] = vars(value)
-    if wrong := [name for name in found if not isinstance(name, str) or name.startswith("__")]:
+    """Returns the fields of a namespace. Refuses names such as "__array_interface__": numpy would read
+    memory at any address by them."""
+    fields: dict[str, Any] = vars(value)
+    if wrong := [name for name in fields if not isinstance(name, str) or name.startswith("__")]:
         raise WrongType(f"a {type(value).__name__} with the name {wrong[0]!r} cannot be stored: "
                         "needed are names without \"__\" before them")
-    return found
+    return fields
 
 
 def _namespace(name: str) -> Callable[[Any], Any]:
-    def made(plain: Any) -> Any:
+    def decode(plain: Any) -> Any:
         value = _std(name)()
         vars(value).update(plain)
         _fields(value)
         return value
 
-    return made
+    return decode
 
 
 def _whole(values: list[Any]) -> list[int]:
-    """Refuses texts and very large integers: fractions and ranges compute with them in time that grows with
-    the square of their bits, for a text with more."""
+    """Returns the integers. Refuses texts and very large integers, as fractions and ranges compute with them
+    in time that grows with the square of their bits, and faster for texts."""
     if any(type(value) is not int or value.bit_length() > _MOST_BITS for value in values):
         raise WrongType(f"its numbers cannot be stored: needed are integers of at most {_MOST_BITS} bits")
     return values
@@ -158,13 +159,13 @@ _TORCH = ("dtype", "device", "layout", "memory_format")
 
 
 def encoded(value: Any) -> tuple[str, Any] | None:
-    """Returns the tag of a value and the plain data to encode in its place; None if its type is not in the
+    """Returns the tag of a value, and plain data to encode in its place; None if its type is not in the
     table."""
     kind = type(value)
-    # some say pathlib._local
-    found = _BY_NAME.get(f"{kind.__module__.partition('.')[0]}.{kind.__qualname__}")
-    if found is not None and (kind is type(...) or _std(found.name) is kind):
-        return found.tag, found.plain(value)
+    # In some versions of Python, classes of pathlib have the module pathlib._local.
+    entry = _BY_NAME.get(f"{kind.__module__.partition('.')[0]}.{kind.__qualname__}")
+    if entry is not None and (kind is type(...) or _std(entry.name) is kind):
+        return entry.tag, entry.plain(value)
     if isinstance(value, np.dtype):
         return "$dtype", _dtype_name(value)
     if isinstance(value, type) and (value in np.sctypeDict.values() or issubclass(value, np.generic)
@@ -181,7 +182,7 @@ def encoded(value: Any) -> tuple[str, Any] | None:
 
 def _dtype_name(dtype: np.dtype) -> str:
     name = str(dtype.str if dtype.isbuiltin in (0, 1) else dtype.name)
-    # where ml_dtypes is not imported, too
+    # This must not import ml_dtypes.
     is_known = dtype.isbuiltin in (0, 1) or known_name(dtype) is not None
     if (dtype.fields is not None or dtype.subdtype is not None or dtype.metadata or not is_known
         or dtype_called(name) != dtype):
@@ -198,16 +199,16 @@ def _of_torch(text: str) -> Any:
         try:
             return torch.device(text)
         except RuntimeError:
-            if re.fullmatch("[a-z][a-z0-9_]*(:[0-9]+)?", text):  # of a backend that is not there
+            if re.fullmatch("[a-z][a-z0-9_]*(:[0-9]+)?", text):  # a device of a backend that is missing
                 return text
             raise
     name = text.removeprefix("torch.")
-    if name.isidentifier() and not hasattr(torch, name):  # of a later version
+    if name.isidentifier() and not hasattr(torch, name):  # a later version of torch has it
         return text
-    found = vars(torch).get(name)
-    if not isinstance(found, tuple(getattr(torch, name) for name in _TORCH)):
+    member = vars(torch).get(name)
+    if not isinstance(member, tuple(getattr(torch, name) for name in _TORCH)):
         raise ValueError(f"torch has no dtype, layout or memory format {text!r}")
-    return found
+    return member
 
 
 def _size(extents: list[Any]) -> Any:
@@ -215,9 +216,9 @@ def _size(extents: list[Any]) -> Any:
     return tuple(extents) if torch is None else torch.Size(extents)
 
 
-#: Functions that make a value of decoded plain data, by tag. They may raise any exception for invalid data.
+#: Functions that make a value from plain data, by tag. They may raise any exception for invalid data.
 DECODERS: dict[str, Callable[[Any], Any]] = {
-    **{kind.tag: kind.made for kind in _KINDS},
+    **{kind.tag: kind.decode for kind in _KINDS},
     "$dtype": dtype_called,
     "$scalar": lambda name: dtype_called(name).type,
     "$torch": _of_torch,

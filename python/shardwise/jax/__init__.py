@@ -1,19 +1,18 @@
-"""Checkpoints of JAX's pytrees: saved by all processes of a job, restored on any mesh.
+"""Saves JAX's pytrees by all processes of a job, and restores them on any mesh.
 
     import shardwise.jax as swj
 
     swj.save("ckpt/final", {"params": params, "opt_state": opt_state, "step": 3})
     state = swj.load("ckpt/final", abstract_state)      # on the shardings of the target
-    arrays = swj.load("ckpt/final")                     # numpy, on a machine without accelerators too
+    arrays = swj.load("ckpt/final")                     # numpy, also on a machine without accelerators
 
     with swj.CheckpointManager("run", keep_last=3, save_every=100) as manager:
-        found = manager.restore(state)      # the newest whole step; None if no step is there
+        restored = manager.restore(state)   # the newest whole step; None if no step is there
         if manager.should_save(step):
             manager.save_async(step, state)
 
-A leaf's name in the checkpoint is its path: "params/layers/0/kernel". `shardwise.jax.ocp` has Orbax's names,
-so that a job changes its imports alone.
-"""
+The name of a leaf in the checkpoint is its path: "params/layers/0/kernel". `shardwise.jax.ocp` has the names
+of Orbax, so that a job only changes its imports. """
 
 from __future__ import annotations
 
@@ -49,7 +48,7 @@ _refuse = names_of_others(__name__, {
     "restore_checkpoint": "load(path, target)",
     "metadata": "shardwise.info(path)", "latest_step": "CheckpointManager(root).latest_step()"})
 
-if not TYPE_CHECKING:  # for a type checker a name that is not there is an error
+if not TYPE_CHECKING:  # a type checker shall report a missing name
     __getattr__ = _refuse
 
 _check_calls(__name__)

@@ -1,4 +1,4 @@
-"""JAX's devices and shardings as the core reads them: which process writes what follows from device numbers
+"""Gives JAX's devices and shardings to the core, which divides the writes among processes by device numbers
 alone."""
 
 from __future__ import annotations
@@ -17,30 +17,30 @@ from .._sharding import Mesh, PartitionSpec
 
 @dataclass(frozen=True)
 class Numbering:
-    """Process p has the device numbers [starts[p], starts[p + 1])."""
+    """A numbering of devices: process p has the numbers [starts[p], starts[p + 1])."""
 
     starts: tuple[int, ...]
     numbers: dict[Any, int]
 
     @staticmethod
     def of_job() -> Numbering:
-        """JAX's ids if each process has a range of its own, else (hosts of a TPU pod) as they come, by
-        process."""
+        """Returns JAX's ids if each process has a separate range of them; else (on hosts of a TPU pod) new
+        numbers, process by process."""
         return _numbering(jax.process_count(), tuple(jax.devices()))
 
     def even(self) -> Numbering:
-        """Returns a numbering of the same devices that gives all processes ranges of one length, as the
-        core's groups count."""
+        """Returns a numbering of the same devices that gives all processes ranges of one length, as groups of
+        the core need."""
         by_process: dict[int, list[Any]] = {}
         for device in self.numbers:  # ascending
             by_process.setdefault(device.process_index, []).append(device)
         each = max(map(len, by_process.values()))
         return Numbering(tuple(each * process for process in range(len(self.starts))),
-                         {device: each * process + at for process, of_one in by_process.items()
-                          for at, device in enumerate(of_one)})
+                         {device: each * process + at for process, devices in by_process.items()
+                          for at, device in enumerate(devices)})
 
     def renumbered(self, other: Numbering, mesh: str) -> str:
-        """A mesh of these numbers in those of another numbering."""
+        """Returns a mesh of this numbering as text in another numbering."""
         parsed = Mesh(mesh)
         numbers = {number: other.numbers[device] for device, number in self.numbers.items()}
         return str(Mesh(list(parsed.shape.items()), [numbers[device] for device in parsed.devices]))
@@ -65,7 +65,8 @@ def _numbering(processes: int, devices: tuple[Any, ...]) -> Numbering:
 
 @functools.lru_cache(maxsize=256)
 def _mesh_text(mesh: Any, processes: int) -> str:
-    """Empty if the core cannot say it: odd axis names, or devices that are not of the job's backend."""
+    """Returns a mesh as text for the core; empty for odd axis names, or for devices of a backend other than
+    the job's."""
     try:
         if processes == 1:
             return str(Mesh.from_jax(mesh))
@@ -77,7 +78,7 @@ def _mesh_text(mesh: Any, processes: int) -> str:
 
 
 def described(sharding: Any, shape: tuple[int, ...]) -> tuple[str, str] | None:
-    """Mesh and spec in words, if the core's formula gives every device the same box as JAX does."""
+    """Returns mesh and spec as text, if the core's formula gives every device the same box as JAX does."""
     if not isinstance(sharding, NamedSharding) or not isinstance(sharding.mesh, jax.sharding.Mesh):
         return None
     if 0 in shape or sharding.mesh.empty or getattr(sharding.spec, "unreduced", None):

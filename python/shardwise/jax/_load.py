@@ -1,4 +1,4 @@
-"""load()"""
+"""Defines load(), which restores a pytree on any mesh."""
 
 from __future__ import annotations
 
@@ -30,21 +30,22 @@ from ._target import Refused, Reading, reading_of
 log = logging.getLogger("shardwise")
 
 _HOST_BYTES = 2 << 30
-"""Bytes of arrays for accelerators that are on the host at a time."""
+"""The most bytes of arrays on the host at a time that go to accelerators."""
 
 
 class _Any:
-    """See ANY."""
+    """The class of ANY."""
 
     def __repr__(self) -> str:
         return "shardwise.jax.ANY"
 
 
 ANY = _Any()
-"""In a target, for a leaf or for all below a node: takes the stored value, as without a target."""
+"""Stands in a target for a leaf, or for everything below a node, and loads the stored value as a load without
+a target does."""
 
 
-#: What others call it.
+#: Options of other libraries.
 _OTHER_NAMES = {"shardings": "a target whose leaves are shardings, or jax.ShapeDtypeStruct with them",
                 "sharding": "a target whose leaves are shardings", "abstract_state": "target=",
                 "abstract_pytree": "target=", "item": "target=", "like": "target=", "template": "target=",
@@ -57,32 +58,34 @@ def load(path: Path, target: Any = None, *, strict: bool = True, names: str | It
          rename: Rename | None = None, cast: Cast | None = None, transpose: Transpose | None = None,
          split: Split | None = None, join: Join | None = None, skip_mismatched: bool = False,
          resize: Resize | Extents | None = None, threads: int = 0, memory: int = MEMORY) -> Any:
-    """The tree of a checkpoint. Without a target: arrays of numpy's (of PRNG keys their data), objects as
-    they were saved; dict, list, tuple and None as they were, named tuples if their module is imported, else
-    dicts of fields; of other classes dicts. Needs no devices. A checkpoint that was saved without a tree is a
-    dict of names.
+    """Returns the tree of a checkpoint. Without a target it has numpy arrays (the data of PRNG keys), the
+    saved objects, and the saved dict, list, tuple and None; a named tuple gets its class if the module is
+    imported, else it is a dict of its fields; other classes become dicts. This needs no devices. A checkpoint
+    that was saved without a tree gives a dict of names.
 
-    With a target: a tree of the same names, whose leaves say how each is loaded: jax.ShapeDtypeStruct with a
-    sharding, or jax.Array, on whose sharding it comes (without one: on the default device); a
-    jax.sharding.Sharding, for whatever shape and dtype there is; numpy.ndarray, for an array on the host;
-    ANY; a Python object, for one of its type; a loader, or another object with state_dict() and
-    load_state_dict(), which is given its state. A number of Python's and an array without dims stand for each
-    other if the kind is the same and the value exact. None is filled with all that is stored under its name.
-    A process reads what its own devices hold, each box once. strict=False: names that the target lacks are
-    left out, and leaves of the target that the checkpoint lacks stay as they are, with a warning, if they
-    have a value (a jax.ShapeDtypeStruct has none); a load that finds no name is an error. names: patterns of
-    the names to load, "params/*", as if nothing else was stored. rename: new names of stored arrays, by
-    patterns, {"params/*": "*"}. Without a target the tree is then a dict of names. cast: dtypes that stored
-    arrays are cast to, "bf16" for all floats, or by patterns of the stored names. transpose, split and join
-    are those of shardwise.open(); a split or join makes the tree a dict of names, too. skip_mismatched=True:
-    an array in the target whose stored shape differs stays. resize: arrays that have grown or shrunk, by
-    patterns of their names, {"*/embedding": "pad"}: "pad" fills the beginning of a larger array, and the rest
-    is as in the target; "slice" takes the beginning of the stored array. Without a target it says extents, as
-    that of shardwise.open(): "pad:50304,-".
+    A target is a tree of the same names, whose leaves say how each value is loaded. A jax.ShapeDtypeStruct
+    with a sharding, or a jax.Array, gives an array on that sharding (without one: on the default device). A
+    jax.sharding.Sharding takes any stored shape and dtype. A numpy.ndarray gives an array on the host. ANY
+    gives the value of a load without a target, and a Python object one of its type. A loader, or another
+    object with state_dict() and load_state_dict(), gets its state. A Python number and an array without dims
+    may stand for each other if the kind is the same and the value exact. None is replaced by everything that
+    is stored under its name. A process reads the boxes that its own devices hold, each once.
 
-    Raises one InvalidArgument naming all that does not fit, before anything is read: names, shapes, dtypes
-    (nothing else is cast), shapes that a sharding does not divide; also a target without leaves, with
-    strict=False, too. NotFound, Corrupt.
+    strict=False: stored names that the target lacks are left out, and leaves of the target that the
+    checkpoint lacks stay as they are, with a warning, if they have a value (a jax.ShapeDtypeStruct has none);
+    a load that finds no name at all raises. names: patterns of the names to load, "params/*", as if nothing
+    else was stored. rename: new names of stored arrays by patterns, {"params/*": "*"}; without a target the
+    tree is then a dict of names. cast: dtypes for stored arrays, "bf16" for all floats, or by patterns of the
+    stored names. transpose, split and join are those of shardwise.open(); a split or join also makes the tree
+    a dict of names. skip_mismatched=True: an array in the target stays as it is if its stored shape differs.
+    resize: rules for arrays that have grown or shrunk, by patterns of their names, {"*/embedding": "pad"}.
+    "pad" fills the beginning of a larger array, and the rest is that of the target; "slice" takes the
+    beginning of the stored array. Without a target, resize gives extents as in shardwise.open():
+    "pad:50304,-".
+
+    Raises, before it reads anything, one InvalidArgument that names everything that does not fit: names,
+    shapes, dtypes (there are no other casts), shapes that a sharding does not divide, and a target without
+    leaves, even with strict=False. Raises NotFound, Corrupt.
     """
     if target is None:
         check_extents(f"load {path}", skip_mismatched, resize)
@@ -94,12 +97,12 @@ def load(path: Path, target: Any = None, *, strict: bool = True, names: str | It
 
 
 def has_tree(checkpoint: Checkpoint) -> bool:
-    """True if shardwise.jax has saved it."""
+    """Returns True if shardwise.jax has saved the checkpoint."""
     return isinstance(checkpoint.tree, dict) and checkpoint.tree.get("kind") == "pytree"
 
 
 def root_of(checkpoint: Checkpoint) -> Any:
-    """The node of a checkpoint's tree; of names alone, if it has none."""
+    """Returns the root node of a checkpoint's tree; a node of all names if it has no tree."""
     if has_tree(checkpoint):
         return checkpoint.tree["root"]
     return {"node": "", "items": [[name, name] for name in [*checkpoint, *checkpoint.objects]]}
@@ -107,17 +110,17 @@ def root_of(checkpoint: Checkpoint) -> Any:
 
 def restore(checkpoint: Checkpoint, target: Any = None, prefix: _tree.Parts = (), *, strict: bool = True,
             skip_mismatched: bool = False, resize: Resize | None = None) -> Any:
-    """The tree below a path of the checkpoint's tree. As load()."""
+    """Loads the tree below a path of the checkpoint's tree, as load() does."""
     plan = planned(checkpoint, target, prefix, strict=strict, skip_mismatched=skip_mismatched, resize=resize)
     return plan.build(_read(checkpoint, plan.readings))
 
 
 @dataclass
 class Planned:
-    """A restore before anything has been read."""
+    """The plan of a restore, before it has read anything."""
 
     readings: dict[str, Reading]
-    build: Callable[[dict[str, Any]], Any]  #: makes the tree from the values read
+    build: Callable[[dict[str, Any]], Any]  #: makes the tree of the values that were read
 
     def boxes(self) -> list[tuple[int, tuple[int, ...], tuple[int, ...]]]:
         """Returns the boxes that will be read: the number of the tensor, the begin of the box, and its
@@ -128,7 +131,7 @@ class Planned:
 
 def planned(checkpoint: Checkpoint, target: Any = None, prefix: _tree.Parts = (), *, strict: bool = True,
             skip_mismatched: bool = False, resize: Resize | None = None) -> Planned:
-    """Plans a restore. Raises InvalidArgument for all that does not fit."""
+    """Plans a restore. Raises one InvalidArgument for everything that does not fit."""
     root = root_of(checkpoint)
     found, node = _tree.find(root, prefix)
     if not found:
@@ -142,7 +145,7 @@ def planned(checkpoint: Checkpoint, target: Any = None, prefix: _tree.Parts = ()
 
 
 class _Restore:
-    """A tree onto a target."""
+    """A restore of a tree onto a target."""
 
     def __init__(self, checkpoint: Checkpoint, node: Any, prefix: _tree.Parts, target: Any,
                  skip_mismatched: bool, resizing: Resizing) -> None:
@@ -170,7 +173,7 @@ class _Restore:
                 name = self._paths.get((*self._prefix, *parts), name)
             if want is None:
                 if name not in self._there and not self._is_there(parts):
-                    # None, as of an optimizer's state, is no leaf
+                    # A None in the state of an optimizer, for example, is not a leaf.
                     builders.append(functools.partial(_own, None))
                     continue
                 want = ANY
@@ -194,7 +197,7 @@ class _Restore:
         if strict:
             left = [f"{name!r} is in the checkpoint, not in the target"
                     for name in self._there if name not in asked]
-            self._wrong += left[:-1] + [f"{one}: strict=False leaves such names out" for one in left[-1:]]
+            self._wrong += left[:-1] + [f"{last}: strict=False leaves such names out" for last in left[-1:]]
         self._wrong += self._resizing.faults()
         if self._there and not asked:
             self._wrong += [self._absent(name) for name in missing] or [
@@ -253,7 +256,7 @@ class _Restore:
         return [name for path, name in self._paths.items() if path[:len(whole)] == whole]
 
     def _is_there(self, parts: _tree.Parts) -> bool:
-        """True if there is a node that is not empty."""
+        """Returns True if the checkpoint has a node there that is not empty."""
         found, inner = _tree.find(self._node, parts)
         return inner is not None if found else bool(self._stored_below(parts))
 
@@ -264,7 +267,7 @@ def _filled(stateful: Any, state: Callable[[dict[str, Any]], Any], values: dict[
 
 
 def _has_value(leaf: Any) -> bool:
-    """True if the leaf can stay as it is; one that only describes an array cannot."""
+    """Returns True if a leaf can stay as it is, and False if it only describes an array."""
     return leaf is not ANY and not isinstance(leaf, (jax.ShapeDtypeStruct, jax.sharding.Sharding))
 
 
@@ -287,8 +290,8 @@ def _read(checkpoint: Checkpoint, readings: dict[str, Reading]) -> dict[str, Any
 
 
 def _batches(readings: dict[str, Reading]) -> Iterator[dict[str, Reading]]:
-    """Yields all readings at once, so that a chunk is read once; but in batches those that only pass through
-    the host."""
+    """Yields the readings in as few batches as possible, so that a chunk is read once, but limits the bytes
+    that only pass through the host."""
     batch: dict[str, Reading] = {}
     passing = 0
     for name, reading in readings.items():
@@ -302,7 +305,7 @@ def _batches(readings: dict[str, Reading]) -> Iterator[dict[str, Reading]]:
 
 
 def metadata(checkpoint: Checkpoint, prefix: _tree.Parts = ()) -> Any:
-    """The tree with a jax.ShapeDtypeStruct for each array, and objects as they are."""
+    """Returns the tree with a jax.ShapeDtypeStruct for each array, and with the objects."""
     _, node = _tree.find(root_of(checkpoint), prefix)
     keys = dict(_tree.leaves_of(node))
     struct: Any = jax.ShapeDtypeStruct

@@ -1,4 +1,4 @@
-"""Batches as global arrays of JAX."""
+"""Delivers batches as global arrays of JAX."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def _warn_of_narrowing(dtypes: Mapping[str, Any]) -> None:
 
 
 class Loader(_loader.Loader):
-    """`shardwise.Loader` for JAX: each batch is a dict of global arrays; this process reads only the parts
+    """`shardwise.Loader` for JAX. Each batch is a dict of global arrays; this process reads only the parts
     that its devices hold.
 
         loader = swj.Loader(source, {"image": NamedSharding(mesh, P("data", None, "model")),
@@ -43,36 +43,37 @@ class Loader(_loader.Loader):
         for batch in loader:
             params = step(params, batch["image"], batch["label"])
 
-    sharding: a NamedSharding by field, or one whose spec has one entry, which cuts the batch dim of all
-    fields. Sizes must divide, as JAX wants it. The rest as shardwise.Loader. Warns of fields of 64 bits that
-    JAX makes narrower.
+    sharding: a NamedSharding by field, or one for all fields whose spec has one entry, which cuts the batch
+    dim. Sizes must divide evenly, as JAX requires. All other arguments are those of shardwise.Loader. Warns
+    of fields of 64 bits that JAX makes narrower.
     """
 
     @options_of_others({**OTHER_OPTIONS, **dict.fromkeys(("shardings", "fields"), "sharding=")}, "Loader")
     @stops_no_loop
     def __init__(self, source: Any, sharding: Any, *, batch_size: int, **options: Any) -> None:
-        for taken in ("mesh", "rank", "devices", "fields"):
-            if taken in options:
-                raise InvalidArgument(f"loader: {taken} follows from the shardings")
-        found = _sources.of(source)
+        for option in ("mesh", "rank", "devices", "fields"):
+            if option in options:
+                raise InvalidArgument(f"loader: {option} follows from the shardings")
+        checked = _sources.of(source)
         if options.get("transform") is not None:
-            found = found.map(options.pop("transform"))
+            checked = checked.map(options.pop("transform"))
         if not isinstance(sharding, Mapping):
             if len(sharding.spec) > 1:
                 raise InvalidArgument(f"loader: {sharding.spec} for all fields, needed is one entry, "
                                       "of the batch dim; else a sharding by field")
-            sharding = dict.fromkeys(found.fields, sharding)
+            sharding = dict.fromkeys(checked.fields, sharding)
         if not sharding:
             raise InvalidArgument("loader: got no field, needed is at least one")
         self._jax: dict[str, Any] = dict(sharding)
-        _warn_of_narrowing({name: found.fields[name].dtype for name in self._jax if name in found.fields})
+        fields = checked.fields
+        _warn_of_narrowing({name: fields[name].dtype for name in self._jax if name in fields})
         mesh = next(iter(self._jax.values())).mesh
-        ranks = {name: 1 if name.endswith(".length") and name not in found.fields else
-                 1 + len(found.fields[name].shape) if name in found.fields else 1 for name in self._jax}
+        ranks = {name: 1 if name.endswith(".length") and name not in fields else
+                 1 + len(fields[name].shape) if name in fields else 1 for name in self._jax}
         ours = {name: Sharding.from_jax(s, ranks[name]) for name, s in self._jax.items()}
         self._devices = {d.id: d for d in mesh.devices.flat}
         local = [d.id for d in mesh.devices.flat if d.process_index == jax.process_index()]
-        super().__init__(found, ours, batch_size=batch_size, mesh=Mesh.from_jax(mesh), devices=local,
+        super().__init__(checked, ours, batch_size=batch_size, mesh=Mesh.from_jax(mesh), devices=local,
                          **options)
         first = next(iter(self._jax.values()))
         spec: Any = jax.sharding.PartitionSpec
@@ -88,7 +89,7 @@ class Loader(_loader.Loader):
         return batch
 
     def _array(self, shards: list[_loader.Shard], sharding: Any, shape: Any) -> Any:
-        # The memory is this batch's alone, so JAX may use it as it is.
+        # Only this batch uses the memory, so JAX need not copy it.
         parts = [jax.device_put(s.array, self._devices[s.device]) for s in shards]
         return jax.make_array_from_single_device_arrays(tuple(shape), sharding, parts)
 

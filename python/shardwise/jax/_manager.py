@@ -1,4 +1,4 @@
-"""shardwise.jax.CheckpointManager: the steps of a job of any number of processes."""
+"""Defines shardwise.jax.CheckpointManager, for jobs of any number of processes."""
 
 from __future__ import annotations
 
@@ -22,22 +22,22 @@ from ._save import prepare
 
 
 class CheckpointManager(JobManager):
-    """The checkpoints of a job: steps in a folder, which shardwise.CheckpointManager and open() read, too.
+    """Manages the checkpoints of a job as steps in a folder, which shardwise.CheckpointManager and open()
+    read, too.
 
-    All processes of the job make it, with the same options, and call its methods together, in the same order.
-    Trees are those of shardwise.jax.save(). One save is under way at a time. Policies are
-    shardwise.CheckpointManager's, of the same names: which steps stay, when should_save() says yes, what
-    save_async() does if a save is under way (when process 0 says that one is). should_save(), with its
-    signals, is answered alike on all processes, and is one round of messages over JAX's coordination service.
-    It says yes as well, and so does reached_preemption(), at the step that jax.distributed's own preemption
-    notice names: that comes without preemption_signals, and has no grace.
+    All processes of the job make one with the same options, and call its methods together, in the same order.
+    It saves the trees of shardwise.jax.save(); one save is under way at a time. Its policies have the names
+    and the meaning of shardwise.CheckpointManager's; process 0 decides whether a save is under way.
+    should_save() returns the same on all processes, also after signals, by one round of messages over JAX's
+    coordination service. should_save() and reached_preemption() also return True at the step that the
+    preemption notice of jax.distributed names; that needs no preemption_signals, and has no grace.
 
         with swj.CheckpointManager("run", keep_last=3, save_every=100,
                                    preemption_signals=[signal.SIGTERM]) as manager:
-            found = manager.restore(state)
-            if found is not None:
-                state = found.value
-            for step in range(found.step + 1 if found else 0, steps):
+            restored = manager.restore(state)
+            if restored is not None:
+                state = restored.value
+            for step in range(restored.step + 1 if restored else 0, steps):
                 ...
                 if manager.should_save(step):
                     manager.save_async(step, state, metrics={"loss": loss})
@@ -52,7 +52,7 @@ class CheckpointManager(JobManager):
                  on_save_error: OnSaveError = "raise", most_failed_saves: int = 3, codec: Codec = "zstd",
                  increments: bool = True, write_stats: bool = True, parity_blocks: int = 0, threads: int = 0,
                  memory: int = MEMORY, deadline: float = DEADLINE, **unknown: NoReturn) -> None:
-        """deadline: save()'s."""
+        """deadline: that of shardwise.jax.save()."""
         refuse_others(CheckpointManager, unknown)
         super().__init__(root, from_jax(), keep_last=keep_last, keep_every=keep_every,
                          keep_interval=keep_interval, best=best, save_every=save_every,
@@ -68,12 +68,12 @@ class CheckpointManager(JobManager):
         try:
             return bool(multihost_utils.reached_preemption_sync_point(step))
         except RuntimeError:
-            return False  # without the sync manager that jax.distributed.initialize() makes
+            return False  # there is no sync manager, which jax.distributed.initialize() makes
 
     def save(self, step: int, tree: Any, *, user: Any = None, metrics: Mapping[str, float] | None = None,
              existing: Existing = "fail", progress: Progress = None) -> SaveStats:
-        """Returns when the step is committed. Errors are those of shardwise.jax.save(). metrics: process 0's
-        count."""
+        """Saves a step, and returns when it is committed. Raises the errors of shardwise.jax.save(). metrics:
+        those of process 0 are stored."""
         begun, step = time.monotonic(), step_number("save", step)
         self.wait()
         path, managed = self._prepare(step, metrics, begun)
@@ -82,8 +82,9 @@ class CheckpointManager(JobManager):
 
     def save_async(self, step: int, tree: Any, *, user: Any = None,
                    metrics: Mapping[str, float] | None = None, existing: Existing = "fail") -> PendingSave:
-        """Returns when the values are held: JAX's arrays may be donated, numpy's changed. What becomes of it
-        if a save is under way, when_busy says: SaveStats.skipped."""
+        """Returns when the save holds the values: JAX's arrays may then be donated, and numpy's changed. If a
+        save is under way, when_busy decides whether this one waits or ends as skipped
+        (SaveStats.skipped)."""
         begun, step = time.monotonic(), step_number("save", step)
         ready = self._begin_async(step, metrics, begun)
         if ready is None:
@@ -94,24 +95,24 @@ class CheckpointManager(JobManager):
         pending = prepared.start(step, prepared.write)
         self._queue.add(pending, turn)
         if prepared.failed is not None:
-            raise prepared.failed  # the other processes hear of it on the thread
+            raise prepared.failed  # the thread tells the other processes
         return pending
 
     def restore(self, target: Any = None, step: int | None = None, *, strict: bool = True,
                 **rules: Unpack[Rules]) -> Restored | None:
-        """A step, or the newest one that all processes can restore: if its bytes turn out to be damaged for
-        one of them, all go back to the step before. None if there is no step. `value` of the result is its
-        tree, as shardwise.jax.load() gives it; strict and rules (rename, cast, resize, ..) are its arguments.
-        restore(3, target) is the same as restore(target, 3). Raises Corrupt if there are steps and none can
-        be restored, Unsupported if there are only those of another library, and what load() raises, on all
-        processes."""
+        """Restores a step, or the newest step that all processes can restore: if one process reads damaged
+        bytes, all go back to the step before. Returns None if there is no step. `value` of the result is the
+        tree of shardwise.jax.load(), whose arguments are strict and rules (rename, cast, resize, ..).
+        restore(3, target) is the same as restore(target, 3). Raises on all processes: Corrupt if no step can
+        be restored, Unsupported if there are only steps of another library, and the errors of load()."""
         if is_step(target):
             target, step = step, target
         return self._restored(lambda path: load(path, target, strict=strict, threads=self._threads,
                                                 memory=self._memory, **rules), step)
 
     def restore_latest(self, restore: Any = None) -> Restored | None:
-        """As restore(); a function is called with the checkpoint, as by shardwise.CheckpointManager's."""
+        """Restores as restore() does. A function is called with the checkpoint, as in
+        shardwise.CheckpointManager."""
         if not (callable(restore) and jax.tree_util.all_leaves([restore])):
             return self.restore(restore)
         return self._restored_by(restore)

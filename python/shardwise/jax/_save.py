@@ -1,4 +1,4 @@
-"""save() and save_async()."""
+"""Defines save() and save_async() of pytrees."""
 
 from __future__ import annotations
 
@@ -30,15 +30,15 @@ def save(path: Path, tree: Any, *, user: Any = None, codec: Codec = "zstd",
     together.
 
     Leaves may be JAX's arrays of any sharding, typed PRNG keys, numpy's arrays and scalars, and None, bool,
-    int, float, complex, str, bytes; loaders and other objects with state_dict() and load_state_dict(), by
-    their state. What each process has for itself (numpy, objects, arrays on local devices) must be the same
-    for all. So must path, user, codec, existing, and the order of saves. Nothing is at `path` until every
-    byte is on the disk. Options as those of shardwise.save(); `deadline`: seconds that a process waits for
-    the others; progress: of what this process writes.
+    int, float, complex, str, bytes; loaders and other objects with state_dict() and load_state_dict() are
+    saved by their state. Values that each process has for itself (numpy arrays, objects, arrays on local
+    devices) must be equal on all processes, and so must path, user, codec, existing, and the order of saves.
+    Nothing is at `path` until every byte is on the disk. Options are those of shardwise.save(). deadline:
+    seconds that a process waits for the others. progress: reports the bytes that this process writes.
 
-    Raises InvalidArgument (two leaves of one name, values that differ between processes), TypeError and
-    Unsupported naming all leaves that cannot be stored, AlreadyExists, IOFailed, GroupError. What fails on
-    one process is raised on all.
+    Raises InvalidArgument for two leaves of one name and for values that differ between processes, WrongType
+    and Unsupported with the names of all leaves that cannot be stored, AlreadyExists, IOFailed, GroupError. A
+    failure on one process raises on all.
     """
     return prepare(path, tree, from_jax(), copy=False, user=user, codec=codec, existing=existing,
                    threads=threads, memory=memory, deadline=deadline).write(progress)
@@ -46,28 +46,29 @@ def save(path: Path, tree: Any, *, user: Any = None, codec: Codec = "zstd",
 
 def save_async(path: Path, tree: Any, *, user: Any = None, codec: Codec = "zstd", existing: Existing = "fail",
                threads: int = 0, memory: int = MEMORY, deadline: float = DEADLINE) -> PendingSave:
-    """As save(), but returns when the values are held: JAX's arrays may be donated, numpy's changed. Its
-    result() waits for the commit and raises what went wrong."""
+    """Saves as save() does, but returns when the save holds the values: JAX's arrays may then be donated, and
+    numpy's changed. result() of the returned object waits for the commit, and raises the error of the
+    save."""
     prepared = prepare(path, tree, from_jax(), copy=True, user=user, codec=codec, existing=existing,
                        threads=threads, memory=memory, deadline=deadline)
     pending = prepared.start(None, prepared.write, f"save {path}")
     if prepared.failed is not None:
-        raise prepared.failed  # the other processes hear of it on the thread
+        raise prepared.failed  # the thread tells the other processes
     return pending
 
 
 @dataclass
 class Prepared:
-    """A save whose values are held. `write` is to be called once."""
+    """A save that holds its values. Call `write` once."""
 
     call: Call
     write: Write
-    failed: BaseException | None  #: why this process cannot take part: `write` raises it on all
+    failed: BaseException | None  #: the error of this process, which `write` raises on all
 
     def start(self, step: int | None, run: Callable[[Progress], SaveStats | None],
               what: str = "") -> PendingSave:
-        """run(), which calls write(), on a thread. If that cannot be started, the other processes are
-        told."""
+        """Calls run(), which calls write(), on a thread. If the thread cannot start, the other processes get
+        the error."""
         try:
             return PendingSave(step, run, what)
         except BaseException as error:
@@ -78,11 +79,11 @@ class Prepared:
 def prepare(path: Path, tree: Any, group: Group, *, copy: bool, user: Any = None, deadline: float = DEADLINE,
             existing: Existing = "fail", turn: _core.Turn | None = None, managed: Managed | None = None,
             is_even: bool = False, **options: Any) -> Prepared:
-    """Returns the save of a tree. Nothing else holds the values, so they are freed when it is done. turn:
-    decides when it begins, if at all. copy: its caller waits for this alone, and else for `write`, too.
-    is_even: each process stands for as many devices."""
+    """Returns the save of a tree. Only the save holds the values, so they are freed at its end. turn: decides
+    when the save begins, if at all. copy: the values are copied, and the caller does not wait for `write`.
+    is_even: all processes stand for equally many devices."""
     managed = Managed() if managed is None else managed
-    held: list[Snapshot] = []
+    snapshots: list[Snapshot] = []
     failed: BaseException | None = None
     path = local_or_bucket(path, "save")
     call = call_of(group, path, user=user, codec=options["codec"], existing=existing, deadline=deadline,
@@ -91,7 +92,7 @@ def prepare(path: Path, tree: Any, group: Group, *, copy: bool, user: Any = None
         check_choice("existing", existing, ("fail", "replace", "skip"))
         check_codec(options["codec"])
         user = _objects.plain_copy(user, "user")
-        held.append(snapshot(tree, copy=copy))
+        snapshots.append(snapshot(tree, copy=copy))
     except Exception as error:
         if group.size == 1:
             raise
@@ -103,7 +104,7 @@ def prepare(path: Path, tree: Any, group: Group, *, copy: bool, user: Any = None
     def described() -> bytes:
         if failed is not None:
             raise failed
-        return held[0].describe()
+        return snapshots[0].describe()
 
     def write(progress: Progress) -> SaveStats:
         same: list[str] = []
@@ -111,7 +112,7 @@ def prepare(path: Path, tree: Any, group: Group, *, copy: bool, user: Any = None
         mesh_of: Callable[[str], str] = str
         with call:
             if turn is not None and not turn.begins(call):
-                held.clear()
+                snapshots.clear()
                 return skipped()
             if group.size > 1:
                 same = json.loads(call.agree(described, common))
@@ -120,13 +121,13 @@ def prepare(path: Path, tree: Any, group: Group, *, copy: bool, user: Any = None
                     mesh_of = functools.cache(functools.partial(numbering.renumbered, numbering.even()))
                     numbering = numbering.even()
                 starts = numbering.starts
-            plan = held.pop().plan(same, mesh_of)
+            plan = snapshots.pop().plan(same, mesh_of)
             if managed.metrics:
                 plan.extra["metrics"] = managed.metrics
             caller = Caller(managed.begun, waited if copy else None, copied_bytes)
             return managed.write(call, path, plan, group, starts, user=user, existing=existing,
                                  progress=progress, caller=caller, **options)
 
-    copied_bytes = held[0].copied_bytes if held else 0
+    copied_bytes = snapshots[0].copied_bytes if snapshots else 0
     waited = time.monotonic() - managed.begun
     return Prepared(call, write, failed)

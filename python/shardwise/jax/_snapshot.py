@@ -1,4 +1,4 @@
-"""A tree's values at one moment, on the host, as parts that can be written while training goes on."""
+"""Takes the values of a tree at one moment to the host, as parts to write while training goes on."""
 
 from __future__ import annotations
 
@@ -26,16 +26,16 @@ Begin = tuple[int, ...]
 
 @dataclass
 class Leaf:
-    """An array that this process has parts of."""
+    """An array of a tree, with the parts that this process has."""
 
     name: str
     dtype: str
     shape: tuple[int, ...]
-    begins: list[Begin]  #: of distinct boxes; if nothing describes them, of those it is to write
-    parts: list[Any]  #: their elements, arrays or memoryviews
-    mesh: str = ""  #: with `spec`: how it is cut, if the core can say it
+    begins: list[Begin]  #: begins of distinct boxes; without a spec, of the boxes that this process writes
+    parts: list[Any]  #: the elements of the boxes, as arrays or memoryviews
+    mesh: str = ""  #: with `spec`, the cut, if the core can describe it
     spec: str = ""
-    is_local: bool = False  #: this process has all of it, and no device of another has any
+    is_local: bool = False  #: True if this process has the whole array, and no other process has a part
 
     def digest(self) -> str:
         """Returns a hash of the elements."""
@@ -49,17 +49,17 @@ class Leaf:
 
 @dataclass
 class Snapshot:
-    """The content of a tree that is saved."""
+    """The content of a tree to save."""
 
     leaves: list[Leaf] = field(default_factory=list)
     objects: dict[str, Any] = field(default_factory=dict)  #: encoded
     aliases: dict[str, str] = field(default_factory=dict)
     tree: Any = None
-    copied_bytes: int = 0  #: of the parts that are no views on the tree's arrays
+    copied_bytes: int = 0  #: the bytes of the parts that are not views on the tree's arrays
 
     def plan(self, same_everywhere: Iterable[str] = (), mesh_of: Callable[[str], str] = str) -> Plan:
-        """`same_everywhere`: the names of local leaves that every process has, each for itself. mesh_of: the
-        name of a mesh in the checkpoint."""
+        """Returns the part of this process in a save. same_everywhere: names of local leaves that every
+        process has for itself. mesh_of: returns the text of a mesh in the checkpoint."""
         sources = Sources()
         replicated = set(same_everywhere)
         for leaf in self.leaves:
@@ -73,8 +73,8 @@ class Snapshot:
         return Plan(sources, self.objects, self.aliases, {"kind": "pytree", "root": self.tree})
 
     def describe(self) -> bytes:
-        """Returns, for the other processes, the containers; and for each leaf its name, its type, its
-        sharding, and a digest if it is local: this process holds all of it."""
+        """Returns a description for the other processes: the containers, and for each leaf its name, type and
+        sharding, and a digest if it is local."""
         rows = [[leaf.name, f"{leaf.dtype} {list(leaf.shape)}", f"{leaf.spec} on {leaf.mesh}" if leaf.mesh
                  else "", leaf.digest() if leaf.is_local else ""] for leaf in self.leaves]
         rows += [[name, "an object", "", json.dumps(value, sort_keys=True)]
@@ -83,8 +83,8 @@ class Snapshot:
 
 
 def common(described: list[bytes]) -> bytes:
-    """Returns, on rank 0, the names, as JSON, of leaves that every process has for itself with the same
-    value. Raises InvalidArgument naming all that differs."""
+    """Returns, on rank 0, the names as JSON of leaves that every process has for itself with equal values.
+    Raises one InvalidArgument that names everything that differs."""
     all_kinds, all_rows = zip(*(json.loads(zlib.decompress(d)) for d in described))
     tables = [{row[0]: row[1:] for row in rows} for rows in all_rows]
     same: list[str] = []
@@ -119,14 +119,15 @@ def common(described: list[bytes]) -> bytes:
 
 
 def snapshot(tree: Any, *, copy: bool) -> Snapshot:
-    """The tree as it is now: JAX's arrays by views on their memory, which JAX then does not donate, or by
-    copies to the host. copy: numpy's arrays, too, are copied, as they can change. Raises InvalidArgument, and
-    one TypeError (one Unsupported, if dtypes alone are wrong) naming all leaves that cannot be stored."""
+    """Returns the present content of a tree: JAX's arrays as views on their memory, which JAX then does not
+    donate, or as copies on the host. copy: also copies numpy's arrays, as they can change. Raises
+    InvalidArgument, and one WrongType (one Unsupported, if only dtypes are wrong) that names all leaves that
+    cannot be stored."""
     leaves, node = _tree.flatten(tree)
     cuts = _Cuts()
     result = Snapshot(tree=node)
     arrays: list[tuple[Leaf, jax.Array, _Cut]] = []
-    seen: dict[int, str] = {}
+    name_of: dict[int, str] = {}
     wrong: list[str] = []
     only_dtypes = True
     for name, leaf in leaves.items():
@@ -135,16 +136,16 @@ def snapshot(tree: Any, *, copy: bool) -> Snapshot:
                 value = (leaf.state_dict() if _tree.is_stateful(leaf)
                          else leaf.value if isinstance(leaf, _tree.Json) else leaf)
                 result.objects[name] = _objects.encode(value)
-            elif id(leaf) in seen and jax.process_count() == 1:
-                result.aliases[name] = seen[id(leaf)]
+            elif id(leaf) in name_of and jax.process_count() == 1:
+                result.aliases[name] = name_of[id(leaf)]
             elif isinstance(leaf, jax.Array):
                 arrays.append(_of_jax(name, leaf, cuts))
                 result.leaves.append(arrays[-1][0])
-                seen[id(leaf)] = name
+                name_of[id(leaf)] = name
             else:
                 result.leaves.append(_of_numpy(name, leaf, copy))
                 result.copied_bytes += result.leaves[-1].parts[0].nbytes if copy else 0
-                seen[id(leaf)] = name
+                name_of[id(leaf)] = name
         except (TypeError, Error) as error:
             only_dtypes = only_dtypes and isinstance(error, Unsupported)
             node = ("; a dataclass that holds JAX's arrays is taken apart if "
@@ -176,21 +177,21 @@ class _Cut:
     spec: str
     is_local: bool
     on_host: bool
-    begins: list[Begin]  #: of the boxes this process writes
-    numbers: list[int]  #: of the addressable shards that hold them
+    begins: list[Begin]  #: begins of the boxes that this process writes
+    numbers: list[int]  #: numbers of the addressable shards that hold the boxes
 
     def parts(self, array: jax.Array) -> list[Any]:
         if 0 in array.shape:
             return [np.empty(array.shape, array.dtype)]
-        # addressable_data() gives them, too, but asks the sharding each time: a quarter of what save_async()
-        # blocks.
-        held: Any = getattr(array, "_arrays", None)
-        shards = [array.addressable_data(number) if held is None else held[number] for number in self.numbers]
+        # addressable_data() asks the sharding for each shard, which took a quarter of save_async()'s time.
+        all_shards: Any = getattr(array, "_arrays", None)
+        shards = [array.addressable_data(number) if all_shards is None else all_shards[number]
+                  for number in self.numbers]
         try:
-            # Takes two thirds of the time that numpy's take.
+            # A memoryview takes two thirds of the time of numpy's array.
             return [memoryview(shard) for shard in shards]
-        except BufferError:  # of bfloat16 and the like, and of accelerators
-            # numpy.asarray() asks each shard for facts that _Cut has: half of the time of save_async().
+        except BufferError:  # for bfloat16 and the like, and on accelerators
+            # numpy.asarray() asks each shard for facts that _Cut has, which took half of save_async()'s time.
             view = getattr(type(shards[0]), "_single_device_array_to_np_array_did_copy", None)
             if view is None or not self.on_host:
                 return [np.asarray(shard) for shard in shards]
@@ -198,23 +199,23 @@ class _Cut:
 
 
 class _Cuts:
-    """A cache of the cuts of one tree's arrays: many are cut alike, and describing a cut is slow."""
+    """A cache of the cuts of one tree's arrays: many share a cut, and describing a cut is slow."""
 
     def __init__(self) -> None:
         self._cuts: dict[Any, _Cut] = {}
 
     def of(self, array: jax.Array, name: str) -> _Cut:
-        """Raises Unsupported and TypeError for values that cannot be stored."""
+        """Returns the cut of an array. Raises Unsupported and WrongType for values that cannot be stored."""
         key = array.sharding, array.shape, array.dtype
         cut = self._cuts.get(key)
         if cut is None:
-            cut = self._cuts[key] = self._made(array, name)
+            cut = self._cuts[key] = self._describe(array, name)
         return cut
 
     @staticmethod
-    def _made(array: jax.Array, name: str) -> _Cut:
-        """Returns a cut with each box once. Without a description of the sharding, the process of replica 0
-        writes a box."""
+    def _describe(array: jax.Array, name: str) -> _Cut:
+        """Returns a cut with each box once. If the core cannot describe the sharding, the process of replica
+        0 writes a box."""
         if getattr(getattr(array.sharding, "spec", None), "unreduced", None):
             raise WrongType("it holds unreduced sums: reduce it first")
         mesh, spec = _devices.described(array.sharding, array.shape) or ("", "")
@@ -231,7 +232,7 @@ class _Cuts:
 
 
 def _of_jax(name: str, array: jax.Array, cuts: _Cuts) -> tuple[Leaf, jax.Array, _Cut]:
-    """Returns the leaf of an array without its parts, whose copies to the host have begun."""
+    """Begins the copies of an array's parts to the host, and returns its leaf without the parts."""
     if isinstance(array, jax.core.Tracer):
         raise WrongType(f"{name!r} is being traced: save outside of jit")
     if array.is_deleted():

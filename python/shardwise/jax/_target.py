@@ -1,4 +1,4 @@
-"""The demands of a target's leaf: the boxes that are read, and the value made from them."""
+"""Plans the boxes to read for a leaf of a target, and makes its value of them."""
 
 from __future__ import annotations
 
@@ -28,17 +28,18 @@ class Refused(Exception):
 
 @dataclass
 class Reading:
-    """One leaf, to be read. An object has no boxes."""
+    """The plan to read one leaf. An object has no boxes."""
 
     finish: Callable[[Arrays], Any]
     number: int = 0
     dtype: np.dtype = np.dtype(np.uint8)
     boxes: tuple[Box, ...] = ()
-    passing_bytes: int = 0  #: that are on the host only until they are on accelerators
+    passing_bytes: int = 0  #: the bytes that pass through the host to accelerators
 
 
 def reading_of(checkpoint: Checkpoint, name: str, want: Any, key: str, resizing: Resizing) -> Reading:
-    """want: a leaf of a target; None for what there is. key: which PRNG it is of, or "". Raises Refused."""
+    """Returns the plan to read a leaf. want: the leaf of a target; None takes the stored value. key: the
+    name of a key's PRNG; "" for other leaves. Raises Refused."""
     if name in checkpoint.objects:
         return _object(checkpoint.objects[name], want)
     tensor = checkpoint[name]
@@ -76,12 +77,12 @@ def _object(value: Any, want: Any) -> Reading:
     if want is None or type(want) is type(value):
         return Reading(lambda _: value)
     if _tree.is_stateful(want):
-        return Reading(lambda _: _given(want, value))
+        return Reading(lambda _: _loaded(want, value))
     try:
         filled = like(want, value)
     except InvalidArgument as error:
         raise Refused(str(error)) from None
-    if type(filled) is type(want):  # of a dict of fields
+    if type(filled) is type(want):  # a dataclass or named tuple made of a dict of fields
         return Reading(lambda _: filled)
     if not hasattr(want, "dtype"):
         raise Refused(f"is an object, a {type(value).__name__}, the target a {type(want).__name__}")
@@ -101,19 +102,19 @@ def _object(value: Any, want: Any) -> Reading:
     return Reading(lambda _: jax.make_array_from_callback((), sharding, lambda _: array))
 
 
-def _given(stateful: Any, state: Any) -> Any:
+def _loaded(stateful: Any, state: Any) -> Any:
     stateful.load_state_dict(state)
     return stateful
 
 
 def _number_type(dtype: Any) -> type | None:
-    """Returns the type of Python's numbers that an element has."""
+    """Returns the Python type of numbers of a dtype."""
     kinds = ((np.bool_, bool), (np.integer, int), (np.floating, float), (np.complexfloating, complex))
     return next((number for kind, number in kinds if jax.numpy.issubdtype(dtype, kind)), None)
 
 
 def _sharding(want: Any) -> Any:
-    """None for the default device, as an array has that nobody has put anywhere."""
+    """Returns the sharding of a leaf; None for the default device, where an uncommitted array is."""
     if isinstance(want, jax.Array) and not getattr(want, "committed", True):
         return None
     return getattr(want, "sharding", None)
@@ -132,7 +133,7 @@ def _on_devices(tensor: Tensor, sharding: Any) -> Reading:
         reading.passing_bytes = _passing(reading, jax.local_devices()[:1])
         return reading
     try:
-        sharding.shard_shape(tensor.shape)  # checks that it divides
+        sharding.shard_shape(tensor.shape)  # raises if the sharding does not divide the shape
         indices = sharding.addressable_devices_indices_map(tensor.shape)
     except Exception as error:
         raise Refused(f"is {list(tensor.shape)}, which {sharding} cannot cut: {str(error)[:200]}") from None
@@ -149,7 +150,8 @@ def _on_devices(tensor: Tensor, sharding: Any) -> Reading:
 
 
 def _resized(tensor: Tensor, want: Any) -> Reading:
-    """Reads the beginning of the stored array, or all of it into the beginning of the target's."""
+    """Plans a read of the beginning of the stored array, or of all of it into the beginning of the
+    target's."""
     stored = tensor.shape
     tensor = copy.copy(tensor)
     tensor.shape = tuple(want.shape)
@@ -160,24 +162,24 @@ def _resized(tensor: Tensor, want: Any) -> Reading:
     if not isinstance(want, (np.ndarray, jax.Array)):
         raise Refused(f"is {list(stored)}, the target {list(tensor.shape)}, "
                       f"and a {type(want).__name__} has no elements that could pad it: needed is an array")
-    held = {box: _common(box, stored) for box in reading.boxes}
+    common = {box: _common(box, stored) for box in reading.boxes}
     own = ({reading.boxes[0]: want} if isinstance(want, np.ndarray)
            else {_box(shard.index, tensor.shape): shard.data for shard in want.addressable_shards})
     finish = reading.finish
 
     def padded(box: Box, arrays: Arrays) -> np.ndarray:
         array = np.array(own[box])
-        if held[box] in arrays:
-            array[tuple(map(slice, held[box][1]))] = arrays[held[box]]
+        if common[box] in arrays:
+            array[tuple(map(slice, common[box][1]))] = arrays[common[box]]
         return array
 
-    reading.finish = lambda arrays: finish({box: padded(box, arrays) for box in held})
-    reading.boxes = tuple(dict.fromkeys(box for box in held.values() if 0 not in box[1]))
+    reading.finish = lambda arrays: finish({box: padded(box, arrays) for box in common})
+    reading.boxes = tuple(dict.fromkeys(box for box in common.values() if 0 not in box[1]))
     return reading
 
 
 def _common(box: Box, stored: tuple[int, ...]) -> Box:
-    """The part of a box that is stored."""
+    """Returns the part of a box that is stored."""
     begin = tuple(min(first, extent) for first, extent in zip(box[0], stored))
     return begin, tuple(max(0, min(extent, end - first)) for first, extent, end in zip(begin, box[1], stored))
 
@@ -208,8 +210,8 @@ def _check_key(tensor: Tensor, want: Any, key: str) -> None:
 
 
 def _key(tensor: Tensor, shape: tuple[int, ...], sharding: Any, key: str) -> Reading:
-    """Keys have no memory of their own that could be filled: their data is put on devices, cut as they
-    are."""
+    """Plans a read of keys. Keys have no memory to fill, so their data is put on devices with the same
+    cut."""
     data_sharding = sharding
     if isinstance(sharding, NamedSharding):
         entries = [*sharding.spec, *[None] * (tensor.ndim - len(sharding.spec))]

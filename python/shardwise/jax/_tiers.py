@@ -1,4 +1,4 @@
-"""shardwise.jax.TieredManager"""
+"""Defines shardwise.jax.TieredManager."""
 
 from __future__ import annotations
 
@@ -24,25 +24,26 @@ from ._save import Prepared, prepare
 
 
 class TieredManager(Tiers):
-    """The checkpoints of a job in two tiers: often in `fast`, a folder that each host has for itself (in
-    /dev/shm, or on a local disk), and from time to time in `durable`, one that all hosts share. As
-    shardwise.torch.TieredManager, for pytrees.
+    """Manages the checkpoints of a job in two tiers: saves go often to `fast`, a folder that each host has
+    for itself (in /dev/shm, or on a local disk), and from time to time to `durable`, which all hosts share.
+    It is shardwise.torch.TieredManager for pytrees.
 
-    A save writes this process's part to fast/process-N and gives copies to other hosts; that is when it is
-    committed. One save of drain_every goes on to the durable root in the background, where it is an ordinary
-    checkpoint. restore() takes the newest step whose chunks all exist somewhere: on any host, in an older
-    step's equal chunk, in the durable root. Every byte is compared with its hash, and bad chunks and
-    passed-over steps are reported. The job may have another number of processes then, and other shardings.
+    A save writes the part of this process to fast/process-N and sends copies to other hosts; then it is
+    committed. One save in drain_every is also copied to the durable root in the background, where it is an
+    ordinary checkpoint. restore() takes the newest step whose chunks all exist somewhere: on any host, as an
+    equal chunk of an older step, or in the durable root. It compares every byte with its hash, and reports
+    bad chunks and steps that it passed over. A restarted job may have another number of processes, and other
+    shardings.
 
-    All processes of the job make it, with the same options, and call its methods together, in the same order.
-    Trees are those of shardwise.jax.save(). One save is under way at a time. In checkpoints of jobs of
+    All processes of the job make one with the same options, and call its methods together, in the same order.
+    It saves the trees of shardwise.jax.save(); one save is under way at a time. In checkpoints of jobs of
     several processes the devices are numbered by process.
 
         with swj.TieredManager("/dev/shm/job", "/shared/job", copies=1) as manager:
-            found = manager.restore(target)
-            if found is not None:
-                state = found.value
-            for step in range(found.step + 1 if found else 0, steps):
+            restored = manager.restore(target)
+            if restored is not None:
+                state = restored.value
+            for step in range(restored.step + 1 if restored else 0, steps):
                 ...
                 manager.save_async(step, state)
     """
@@ -52,12 +53,13 @@ class TieredManager(Tiers):
                  keep_durable: int = 0, on_save_error: OnSaveError = "raise", most_failed_saves: int = 3,
                  codec: Codec = "zstd", fast_codec: Codec = "none", threads: int = 0, memory: int = MEMORY,
                  deadline: float = DEADLINE, address: str | None = None) -> None:
-        """copies: the number of other hosts that get a copy of a process's part; 0: none. processes_per_host:
-        neighbouring processes, which are lost together. keep_fast, keep_durable: steps that stay; 0: all.
-        drain_bytes_per_second: that each process writes to the durable root at most; 0: no limit.
-        on_save_error, most_failed_saves: CheckpointManager's, for both tiers; a step that failed in the fast
-        one does not go on. codec: of the durable root. deadline: save()'s. address: other hosts reach this
-        one by it; None: that of the interface to JAX's coordinator."""
+        """copies: the number of other hosts that get a copy of a process's part; 0 makes no copies.
+        processes_per_host: the number of neighbouring processes that are lost together. keep_fast,
+        keep_durable: the number of steps that stay; 0 keeps all. drain_bytes_per_second: the most bytes that
+        each process writes to the durable root per second; 0: no limit. on_save_error, most_failed_saves:
+        those of CheckpointManager, for both tiers; a step that failed in the fast tier is not copied. codec:
+        that of the durable root. deadline: that of shardwise.jax.save(). address: the address that other
+        hosts reach this one at; None: that of the interface to JAX's coordinator."""
         group = from_jax()
         super().__init__(
             fast, durable, group, own_address(_coordinator()) if address is None else address, copies=copies,
@@ -69,29 +71,29 @@ class TieredManager(Tiers):
 
     def save(self, step: int, tree: Any, *, user: Any = None, existing: Existing = "fail",
              progress: Progress = None) -> SaveStats:
-        """Returns when the step is committed in the fast tier; if it is one that goes on to the durable root,
-        waits for the one before to be there. Errors are those of shardwise.jax.save(), also of the way of an
-        earlier step."""
+        """Saves a step, and returns when it is committed in the fast tier. A step that is also copied to the
+        durable root waits for the copy before it. Raises the errors of shardwise.jax.save(), and those of the
+        copy of an earlier step."""
         self.wait()
         return self._prepared(step, tree, user, existing, copy=False).write(progress)
 
     def save_async(self, step: int, tree: Any, *, user: Any = None,
                    existing: Existing = "fail") -> PendingSave:
-        """Returns when the values are held: JAX's arrays may be donated, numpy's changed. A save before that
-        is under way is waited for, and its error raised if nobody has seen it."""
+        """Returns when the save holds the values: JAX's arrays may then be donated, and numpy's changed.
+        First waits for a save under way, and raises its error if nobody has seen it."""
         self.wait()
         prepared = self._prepared(step, tree, user, existing, copy=True)
         pending = prepared.start(step, prepared.write)
         self._queue.add(pending, None)
         if prepared.failed is not None:
-            raise prepared.failed  # the other processes hear of it on the thread
+            raise prepared.failed  # the thread tells the other processes
         return pending
 
     def restore(self, target: Any = None, *, strict: bool = True, skip_mismatched: bool = False,
                 resize: Resize | Extents | None = None, **edits: Unpack[Edits]) -> RestoredTier | None:
-        """The newest step that is whole; `value` is its tree, as shardwise.jax.load() gives it, whose
-        arguments these are (names, rename, cast, ..). None if there is no step in either tier. Raises Corrupt
-        if there are and none is whole."""
+        """Restores the newest whole step; `value` of the result is the tree of shardwise.jax.load(), which
+        has the same arguments (names, rename, cast, ..). Returns None if there is no step in either tier.
+        Raises Corrupt if there are steps but none is whole."""
         self._need_no_step(target)
         if target is None:
             check_extents(f"restore from {self._where()}", skip_mismatched, resize)
@@ -116,7 +118,7 @@ class TieredManager(Tiers):
 
 
 def _coordinator() -> str | None:
-    """Its host, if the job has one."""
+    """Returns the host of JAX's coordinator; None for a job without one."""
     if jax.process_count() == 1:
         return None
     from jax._src import distributed

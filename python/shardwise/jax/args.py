@@ -1,4 +1,5 @@
-"""The arguments of save() and restore() of shardwise.jax.ocp.CheckpointManager, by Orbax's names."""
+"""Defines the arguments of save() and restore() of shardwise.jax.ocp.CheckpointManager, with Orbax's
+names."""
 
 from __future__ import annotations
 
@@ -20,7 +21,7 @@ class StandardSave:
 
 @dataclass
 class StandardRestore:
-    """A pytree: `item` is the target of shardwise.jax.load()."""
+    """A pytree. `item` is the target of shardwise.jax.load()."""
 
     item: Any = None
     strict: bool = True
@@ -28,8 +29,8 @@ class StandardRestore:
 
 @dataclass
 class JsonSave:
-    """One Python object: None, bool, int, float, str, bytes, and list, tuple, dict and set of them. Restored
-    exactly."""
+    """One Python object: None, bool, int, float, str, bytes, and list, tuple, dict and set of these. A
+    restore returns an equal object of the same types."""
 
     item: Any
 
@@ -43,8 +44,8 @@ class JsonRestore:
 
 @jax.tree_util.register_pytree_with_keys_class
 class Composite(Mapping[str, Any]):
-    """Several items of one checkpoint, committed together: Composite(state=StandardSave(tree),
-    loader=JsonSave(d)). Of a restore: the same names, and the values."""
+    """Several items of one checkpoint, which are committed together: Composite(state=StandardSave(tree),
+    loader=JsonSave(d)). A restore returns one with the same names and the values."""
 
     def __init__(self, **items: Any) -> None:
         self._items = items
@@ -80,16 +81,16 @@ SaveArgs = StandardSave | JsonSave | Composite
 RestoreArgs = StandardRestore | JsonRestore | Composite
 
 
-_ELSEWHERE = {"PyTreeSave": "StandardSave", "PyTreeRestore": "StandardRestore, whose target says the "
-              "shardings, with strict=False for partial_restore=True", "ArraySave": "StandardSave",
-              "ArrayRestore": "StandardRestore", "JaxRandomKeySave": "StandardSave, which takes keys",
-              "JaxRandomKeyRestore": "StandardRestore",
-              "NumpyRandomKeySave": "JsonSave", "ProtoSave": "JsonSave of the message's dict"}
+_FOREIGN = {"PyTreeSave": "StandardSave", "PyTreeRestore": "StandardRestore, whose target says the "
+            "shardings, with strict=False for partial_restore=True", "ArraySave": "StandardSave",
+            "ArrayRestore": "StandardRestore", "JaxRandomKeySave": "StandardSave, which takes keys",
+            "JaxRandomKeyRestore": "StandardRestore",
+            "NumpyRandomKeySave": "JsonSave", "ProtoSave": "JsonSave of the message's dict"}
 
-if not TYPE_CHECKING:  # for a type checker a name that is not there is an error
+if not TYPE_CHECKING:  # a type checker shall report a missing name
     def __getattr__(name: str) -> Any:
         raise AttributeError(
             f"ocp.args has no {name!r}: needed is "
-            f"{_ELSEWHERE.get(name, 'StandardSave, JsonSave or Composite, or what restores these')}")
+            f"{_FOREIGN.get(name, 'StandardSave, JsonSave or Composite, or what restores these')}")
 
 check_calls(__name__)

@@ -1,4 +1,4 @@
-"""Orbax's words for CheckpointManager, so that a job changes one import:
+"""Gives shardwise.jax the names of Orbax, so that a job changes one import:
 
     import shardwise.jax.ocp as ocp                    # in place of orbax.checkpoint
 
@@ -11,8 +11,7 @@
         checkpointer.save("final", state)
         state = checkpointer.restore("final", abstract_state)
 
-All of it is done by a shardwise.jax.CheckpointManager, save_async() and load(): these are translations of
-words, with no rules of their own.
+These classes only translate names: shardwise.jax.CheckpointManager, save_async() and load() do the work.
 """
 
 from __future__ import annotations
@@ -42,11 +41,11 @@ from ._save import save_async
 args = args_
 log = logging.getLogger("shardwise")
 
-_BEST = "best_fn"  # the metric that holds what best_fn gave
+_BEST = "best_fn"  # the metric that stores the result of best_fn
 _ALL = 2**31 - 1
 
 _IN_THE_LOOP = "if wanted(step): manager.save(step, ..., force=True)"
-_NOT_HERE = {
+_OTHER_OPTIONS = {
     "save_on_steps": _IN_THE_LOOP, "should_save_fn": _IN_THE_LOOP,
     "save_decision_policy": "save_interval_steps=, and save_interval= and preemption_signals= of the manager",
     "preservation_policy": "max_to_keep=, keep_period=, keep_time_interval= and best_fn=",
@@ -54,8 +53,8 @@ _NOT_HERE = {
     "enable_async_checkpointing": "manager.wait_until_finished()",
 }
 
-# Names of Orbax's that users reach for, and what does the same here.
-_ELSEWHERE = {
+# Names of Orbax, and the code to write in their place.
+_FOREIGN = {
     "Checkpointer": "PyTreeCheckpointer(), of trees",
     "AsyncCheckpointer": "StandardCheckpointer(), whose saves go on in the background",
     "StandardCheckpointHandler": "StandardCheckpointer()",
@@ -75,19 +74,19 @@ _ELSEWHERE = {
     "type_handlers": "leaves of the kinds of docs/tasks/jax.md",
 }
 
-if not TYPE_CHECKING:  # for a type checker a name that is not there is an error
+if not TYPE_CHECKING:  # a type checker shall report a missing name
     def __getattr__(name: str) -> Any:
         raise AttributeError(
             f"shardwise.jax.ocp has no {name!r}: needed is "
-            f"{_ELSEWHERE.get(name, 'a CheckpointManager with args, or shardwise.jax.save() and load()')}")
+            f"{_FOREIGN.get(name, 'a CheckpointManager with args, or shardwise.jax.save() and load()')}")
 
 
 class CheckpointManagerOptions:
-    """Which policies of shardwise.jax.CheckpointManager Orbax's stand for: save_interval_steps is save_every;
-    max_to_keep is keep_last, or with best_fn, a number made of the metrics, the n of best=; keep_period is
-    keep_every, keep_time_interval keep_interval. A step without metrics is not one of the best. The newest
-    step always stays. create=False: NotFound if the directory is not there. read_only: save() saves
-    nothing."""
+    """Orbax's names of the policies of shardwise.jax.CheckpointManager. save_interval_steps is save_every,
+    keep_period is keep_every, and keep_time_interval is keep_interval. max_to_keep is keep_last; with
+    best_fn, a function that makes a number of the metrics, it is the n of best=. A step without metrics is
+    not one of the best. The newest step always stays. create=False: a missing directory raises NotFound.
+    read_only: save() saves nothing."""
 
     def __init__(self, save_interval_steps: int = 1, max_to_keep: int | None = None,
                  keep_time_interval: datetime.timedelta | None = None, keep_period: int | None = None,
@@ -95,7 +94,7 @@ class CheckpointManagerOptions:
                  create: bool = True, read_only: bool = False, **others: Any) -> None:
         for name in others:
             raise InvalidArgument(f"CheckpointManagerOptions: there is no {name!r}" + (
-                f", needed is {_NOT_HERE[name]}" if name in _NOT_HERE else ""))
+                f", needed is {_OTHER_OPTIONS[name]}" if name in _OTHER_OPTIONS else ""))
         check_choice("best_mode", best_mode, ("min", "max"))
         for name, value in (("save_interval_steps", save_interval_steps), ("keep_period", keep_period),
                             ("max_to_keep", max_to_keep)):
@@ -115,29 +114,29 @@ class CheckpointManagerOptions:
 
 @dataclass(frozen=True)
 class StepMetadata:
-    """A description of a step, made without reading its arrays."""
+    """A description of a step, without its arrays."""
 
     step: int
     path: str
-    item_metadata: Any  #: the tree, with jax.ShapeDtypeStruct for arrays; of several items a Composite
+    item_metadata: Any  #: the tree with jax.ShapeDtypeStruct for arrays; for several items, a Composite
     metrics: dict[str, float]
     custom_metadata: Any
 
 
 class CheckpointManager(ManagerContext):
-    """shardwise.jax.CheckpointManager, as `manager`, by the names of Orbax's methods. Differs from Orbax's in
-    this: save(force=True) replaces a step that is there; latest_step() looks whether the step is valid;
-    restore(None) goes back past damaged bytes, and the log says so; metrics are numbers by names. A run that
-    begins below the steps that are there saves none of them, as Orbax's, and the log says so once."""
+    """A shardwise.jax.CheckpointManager, its attribute `manager`, with the names of Orbax's methods. It
+    differs from Orbax's: save(force=True) replaces a step that exists; latest_step() checks whether the step
+    is valid; restore(None) goes back past damaged bytes, and logs it; metrics are numbers by names. A run
+    that begins below existing steps saves none of them, as with Orbax, and the log says so once."""
 
     def __init__(self, directory: Path, options: CheckpointManagerOptions | None = None, *more: NoReturn,
                  item_names: Iterable[str] | None = None, **policies: Any) -> None:
-        """item_names: which items a Composite may have; any, if it is not given. policies: those of
-        shardwise.jax.CheckpointManager that Orbax has no word for, as preemption_signals."""
+        """item_names: the items that a Composite may have; None allows any. policies: those of
+        shardwise.jax.CheckpointManager that Orbax lacks, as preemption_signals."""
         if more or not isinstance(options, CheckpointManagerOptions | None):
             raise InvalidArgument(f"CheckpointManager {directory}: found {type(options).__name__} as "
-                                  "options, needed are CheckpointManagerOptions; what is saved, save(step, "
-                                  "args=...) says")
+                                  "options, needed are CheckpointManagerOptions; save(step, args=...) takes "
+                                  "the items")
         self._items = None if item_names is None else [item_names] if isinstance(item_names, str) else list(
             item_names)
         self._options = CheckpointManagerOptions() if options is None else options
@@ -146,8 +145,8 @@ class CheckpointManager(ManagerContext):
             raise NotFound(f"{root} is not there")
         self.manager = _Manager(root, **{**self._options.policies, **policies})
         self._queue = self.manager._queue
-        self._newest = -1  # of the steps whose save has begun here
-        self._goes_on = False  # has saved or restored a step, or has told that it passes over steps
+        self._newest = -1  # the newest step whose save has begun here
+        self._goes_on = False  # True after a save, a restore, or the warning about steps that are not saved
 
     def _where(self) -> str:
         return self.manager._where()
@@ -167,12 +166,12 @@ class CheckpointManager(ManagerContext):
         return self.latest_step() if self._options.best_fn is None else self.manager.best()
 
     def reached_preemption(self, step: int) -> bool:
-        """True if the last should_save() found that the job is to end."""
+        """Returns True if the last should_save() found that the job is to end."""
         return self.manager.reached_preemption()
 
     def should_save(self, step: int) -> bool:
-        """True if save() would save: the policies say so, or there is no step yet. Always False for the last
-        step and those before it."""
+        """Returns True if save() would save: the policies say so, or there is no step yet. Always returns
+        False for the last step and those before it."""
         step = step_number("should_save", step)
         if self._options.read_only:
             return False
@@ -182,19 +181,19 @@ class CheckpointManager(ManagerContext):
     def _last(self) -> int:
         last = self.manager._on_first(
             lambda: max(
-                (one for one, _, is_replaced in self.manager._manager.steps() if not is_replaced), default=-1
+                (step for step, _, is_replaced in self.manager._manager.steps() if not is_replaced),
+                default=-1
             ),
             "which step is the last",
         )
-        # Later ones are set aside when the first save of a run that goes back is committed, or are another
-        # job's.
+        # Later steps belong to another job, or are set aside when this run commits its first save.
         return last if self._newest < 0 else self._newest
 
     def save(self, step: int, items: Any = None, *, args: args_.SaveArgs | None = None,
              metrics: Mapping[str, Any] | None = None,
              force: bool = False, custom_metadata: Any = None) -> bool:
-        """Saves with save_async() if should_save(step), or if forced; says whether it does. `items` is a
-        tree, short for args=StandardSave(items). force: takes the place of a step that is there."""
+        """Saves with save_async() if should_save(step) or `force` is true. Returns True if it saves. items: a
+        tree, short for args=StandardSave(items). force: replaces a step that exists."""
         step = step_number("save", step)
         tree = _tree_of(items, args, self._items)
         if self._options.read_only or not force and not self.should_save(step):
@@ -215,8 +214,8 @@ class CheckpointManager(ManagerContext):
         return True
 
     def _tell_passed_over(self, step: int) -> None:
-        """Once, of a run that goes back and has not restored: Orbax's rule would leave it without a
-        checkpoint in silence."""
+        """Warns once if a run has gone back without a restore: by Orbax's rule it would silently save
+        nothing."""
         if self._options.read_only or self._goes_on:
             return
         self._goes_on, last = True, self._last()
@@ -227,10 +226,10 @@ class CheckpointManager(ManagerContext):
 
     def restore(self, step: int | None = None, items: Any = None, *,
                 args: args_.RestoreArgs | None = None) -> Any:
-        """A step; None, or nothing: the newest that can be restored. `items`: a target, short for
-        args=StandardRestore(items). Without both: as saved, arrays by numpy. A step of several items gives a
-        Composite: of all, or of those that args, a Composite, names. Raises NotFound if there is no step, and
-        what shardwise.jax.CheckpointManager.restore() raises."""
+        """Restores a step; None stands for the newest step that can be restored. items: a target, short for
+        args=StandardRestore(items). Without a target, returns the saved tree with numpy arrays. A step of
+        several items gives a Composite of all of them, or of those that `args`, a Composite, names. Raises
+        NotFound if there is no step, and the errors of shardwise.jax.CheckpointManager.restore()."""
         if items is not None:
             if args is not None:
                 raise InvalidArgument("restore: needed is one of items and args")
@@ -242,23 +241,24 @@ class CheckpointManager(ManagerContext):
                 return _restored(checkpoint, args)
 
         try:
-            found = self.manager._restored(read, step)
+            restored = self.manager._restored(read, step)
         finally:
-            self._newest, self._goes_on = -1, True  # damaged steps are saved again
-        if found is None:
+            self._newest, self._goes_on = -1, True  # damaged steps may be saved again
+        if restored is None:
             raise NotFound(f"restore: {self.manager.root} holds no step")
-        return found.value
+        return restored.value
 
     def metadata(self, step: int) -> StepMetadata:
-        """Raises NotFound."""
+        """Returns a description of a step. Raises NotFound."""
         return _metadata(self.manager.step(step), step)
 
     def item_metadata(self, step: int) -> Any:
-        """The tree, with jax.ShapeDtypeStruct for arrays; of several items a Composite. Raises NotFound."""
+        """Returns the tree with jax.ShapeDtypeStruct for arrays; a Composite for several items. Raises
+        NotFound."""
         return self.metadata(step).item_metadata
 
     def metrics(self, step: int) -> dict[str, float]:
-        """Returns the metrics that save() was given. Raises NotFound."""
+        """Returns the metrics that save() got. Raises NotFound."""
         return self.metadata(step).metrics
 
     def delete(self, step: int) -> None:
@@ -267,14 +267,14 @@ class CheckpointManager(ManagerContext):
         self._newest = -1
 
     def reload(self) -> None:
-        """Waits for the saves under way. Which steps there are is looked at whenever it is asked for."""
+        """Waits for the saves under way. There is nothing to reload: each call reads the folder."""
         self.wait_until_finished()
 
     def is_saving_in_progress(self) -> bool:
         return self.manager.is_saving()
 
     def wait_until_finished(self) -> None:
-        """Waits for the saves under way. Raises the error of one."""
+        """Waits for the saves under way. Raises the first error of a save."""
         try:
             self.manager.wait()
         except BaseException:
@@ -282,7 +282,7 @@ class CheckpointManager(ManagerContext):
             raise
 
     def close(self) -> None:
-        """wait_until_finished(); then another manager may take the run up."""
+        """Waits as wait_until_finished() does; then another manager may continue the run."""
         try:
             self.wait_until_finished()
         finally:
@@ -293,19 +293,19 @@ class CheckpointManager(ManagerContext):
 
 
 class StandardCheckpointer:
-    """One checkpoint at a path, by the names of Orbax's methods: save() is shardwise.jax.save_async(),
-    restore() load(). One save is under way at a time, and the next call waits for it. A context manager,
-    whose end waits."""
+    """Saves and restores one checkpoint at a path, with the names of Orbax's methods: save() is
+    shardwise.jax.save_async(), and restore() is load(). One save is under way at a time, and the next call
+    waits for it. It is a context manager, whose end waits."""
 
     def __init__(self) -> None:
         self._pending: PendingSave | None = None
 
     def save(self, directory: Path, state: Any = None, *, args: args_.SaveArgs | None = None,
              force: bool = False, custom_metadata: Any = None, save_args: None = None) -> None:
-        """Returns when the values are held. `state` is a tree, short for args=StandardSave(state). force:
-        takes the place of a checkpoint that is there; without it that is AlreadyExists."""
+        """Returns when the save holds the values. state: a tree, short for args=StandardSave(state). force:
+        replaces a checkpoint that exists, which otherwise raises AlreadyExists."""
         if save_args is not None:
-            raise InvalidArgument(f"save {directory}: found save_args, needed is {_ELSEWHERE['SaveArgs']}")
+            raise InvalidArgument(f"save {directory}: found save_args, needed is {_FOREIGN['SaveArgs']}")
         tree = _tree_of(state, args, None)
         self.wait_until_finished()
         self._pending = save_async(directory, tree, user=custom_metadata,
@@ -313,11 +313,11 @@ class StandardCheckpointer:
 
     def restore(self, directory: Path, target: Any = None, *, args: args_.RestoreArgs | None = None,
                 strict: bool = True, restore_args: None = None) -> Any:
-        """Returns the saved tree, as shardwise.jax.load() does; `target` is short for
+        """Returns the saved tree, as shardwise.jax.load() does. target: short for
         args=StandardRestore(target)."""
         if restore_args is not None:
             raise InvalidArgument(f"restore {directory}: found restore_args, "
-                                  f"needed is {_ELSEWHERE['RestoreArgs']}")
+                                  f"needed is {_FOREIGN['RestoreArgs']}")
         if target is not None and args is not None:
             raise InvalidArgument(f"restore {directory}: needed is one of target and args")
         if not strict and target is None:
@@ -328,18 +328,18 @@ class StandardCheckpointer:
             return _restored(checkpoint, args if target is None else args_.StandardRestore(target, strict))
 
     def metadata(self, directory: Path) -> StepMetadata:
-        """Returns the metadata of a checkpoint; its step is -1 if the path has no step's number."""
+        """Returns the metadata of a checkpoint, whose step is -1 if the path has no number of a step."""
         self.wait_until_finished()
         return _metadata(directory)
 
     def wait_until_finished(self) -> None:
-        """Waits for the save under way. Raises its error."""
+        """Waits for the save under way, and raises its error."""
         pending, self._pending = self._pending, None
         if pending is not None:
             pending.result()
 
     def close(self) -> None:
-        """wait_until_finished()"""
+        """Waits as wait_until_finished() does."""
         self.wait_until_finished()
 
     def __enter__(self) -> Self:
@@ -349,21 +349,21 @@ class StandardCheckpointer:
         try:
             self.close()
         except Exception:
-            if kind is None:  # else the error under way is raised
+            if kind is None:  # else the error that ended the body is raised
                 raise
 
 
 class PyTreeCheckpointer(StandardCheckpointer):
-    """StandardCheckpointer, whose save() returns when the checkpoint is committed, and whose trees are called
-    `item`."""
+    """A StandardCheckpointer whose save() returns when the checkpoint is committed, and whose argument for a
+    tree is `item`."""
 
     def save(self, directory: Path, item: Any = None, **how: Any) -> None:  # type: ignore[override]
-        """As StandardCheckpointer's."""
+        """Saves as StandardCheckpointer does, and waits for the commit."""
         super().save(directory, item, **how)
         self.wait_until_finished()
 
     def restore(self, directory: Path, item: Any = None, **how: Any) -> Any:  # type: ignore[override]
-        """As StandardCheckpointer's."""
+        """Restores as StandardCheckpointer does."""
         return super().restore(directory, item, **how)
 
 
@@ -381,65 +381,66 @@ def _number(name: str, value: Any) -> float:
         return float(value)
     except (TypeError, ValueError):
         raise InvalidArgument(f"save: the metric {name!r} is {value!r}, needed is a number; "
-                              "what is none goes to custom_metadata") from None
+                              "custom_metadata takes other values") from None
 
 
-def _tree_of(items: Any, given: args_.SaveArgs | None, known: list[str] | None) -> Any:
-    if (items is None) == (given is None):
+def _tree_of(items: Any, args: args_.SaveArgs | None, known: list[str] | None) -> Any:
+    if (items is None) == (args is None):
         raise InvalidArgument("save: needed is one of items and args")
-    if given is None:
+    if args is None:
         return items
-    if isinstance(given, args_.Composite):
-        for name in given:
+    if isinstance(args, args_.Composite):
+        for name in args:
             if not name or "/" in name:
                 raise InvalidArgument(f"save: found an item {name!r}, needed is a name without '/'")
             if known is not None and name not in known:
-                raise InvalidArgument(f"save: item {name!r} is none of item_names, {', '.join(known)}")
-        return args_.Composite(**{name: _item_of(f"item {name!r}", one) for name, one in given.items()})
-    return _item_of("args", given)
+                raise InvalidArgument(f"save: found the item {name!r}, needed is one of item_names, "
+                                      f"{', '.join(known)}")
+        return args_.Composite(**{name: _item_of(f"item {name!r}", item) for name, item in args.items()})
+    return _item_of("args", args)
 
 
-def _item_of(what: str, given: Any) -> Any:
-    if isinstance(given, args_.JsonSave):
-        return _tree.Json(given.item)
-    if isinstance(given, args_.StandardSave):
-        return given.item
-    raise InvalidArgument(f"save: found {what} of type {type(given).__name__}, needed is one of ocp.args: "
+def _item_of(what: str, args: Any) -> Any:
+    if isinstance(args, args_.JsonSave):
+        return _tree.Json(args.item)
+    if isinstance(args, args_.StandardSave):
+        return args.item
+    raise InvalidArgument(f"save: found {what} of type {type(args).__name__}, needed is one of ocp.args: "
                           "StandardSave, JsonSave or Composite")
 
 
 def _items(checkpoint: Checkpoint) -> list[str]:
-    """Returns the items of a step that was saved as a Composite; nothing if it is one item."""
+    """Returns the items of a step that was saved as a Composite; an empty list for a step of one item."""
     root = _load.root_of(checkpoint)
     is_composite = isinstance(root, dict) and root.get("node") == class_name(args_.Composite)
     return [name for name, _ in root["items"]] if is_composite else []
 
 
-def _restored(checkpoint: Checkpoint, given: args_.RestoreArgs | None) -> Any:
+def _restored(checkpoint: Checkpoint, args: args_.RestoreArgs | None) -> Any:
     items = _items(checkpoint)
     if not items:
-        if isinstance(given, args_.Composite):
+        if isinstance(args, args_.Composite):
             raise InvalidArgument(f"restore {checkpoint.path}: it has no items: "
                                   "give StandardRestore or JsonRestore")
-        return _restored_item(checkpoint, (), given)
-    if given is None:
-        given = args_.Composite(**dict.fromkeys(items))
-    if not isinstance(given, args_.Composite):
+        return _restored_item(checkpoint, (), args)
+    if args is None:
+        args = args_.Composite(**dict.fromkeys(items))
+    if not isinstance(args, args_.Composite):
         raise InvalidArgument(f"restore {checkpoint.path}: it has the items {', '.join(items)}: "
                               "give a Composite of them")
-    missing = [name for name in given if name not in items]
+    missing = [name for name in args if name not in items]
     if missing:
         raise NameNotFound(f"restore {checkpoint.path}: there is no item {', '.join(map(repr, missing))}, "
                            f"of {', '.join(items)}")
-    return args_.Composite(**{name: _restored_item(checkpoint, (name,), one) for name, one in given.items()})
+    return args_.Composite(**{name: _restored_item(checkpoint, (name,), item) for name, item in args.items()})
 
 
-def _restored_item(checkpoint: Checkpoint, prefix: _tree.Parts, given: Any) -> Any:
-    if given is not None and not isinstance(given, (args_.StandardRestore, args_.JsonRestore)):
-        raise InvalidArgument(f"restore: found args of type {type(given).__name__}, "
+def _restored_item(checkpoint: Checkpoint, prefix: _tree.Parts, args: Any) -> Any:
+    if args is not None and not isinstance(args, (args_.StandardRestore, args_.JsonRestore)):
+        raise InvalidArgument(f"restore: found args of type {type(args).__name__}, "
                               "needed is one of ocp.args: StandardRestore, JsonRestore or Composite")
-    if isinstance(given, args_.StandardRestore):
-        return _load.restore(checkpoint, given.item, prefix, strict=given.strict)
+    if isinstance(args, args_.StandardRestore):
+        return _load.restore(checkpoint, args.item, prefix, strict=args.strict)
     return _load.restore(checkpoint, None, prefix)
 
 check_calls(__name__)

@@ -1,4 +1,4 @@
-"""PyTorch: state of training jobs, sharded or not, saved and restored on any number of processes.
+"""Saves the state of PyTorch jobs, sharded or not, and restores it on any number of processes.
 
     import shardwise.torch as swt
 
@@ -68,9 +68,9 @@ _refuse = names_of_others(__name__, {
     **dict.fromkeys(("Checkpointer", "CheckpointManagerOptions", "AsyncCheckpointer"),
                     "CheckpointManager(root)")})
 
-if not TYPE_CHECKING:  # for a type checker a name that is not there is an error
+if not TYPE_CHECKING:  # a type checker shall report a missing name
     def __getattr__(name: str) -> Any:
-        """Submodules that are not imported before they are asked for, as they need other packages."""
+        """Imports a submodule at its first use, as it may need other packages."""
         if name in ("accelerate", "lightning", "spmd", "transformers"):
             return _importlib.import_module(f".{name}", __name__)
         return _refuse(name)

@@ -1,8 +1,8 @@
-"""Storage of torch.distributed.checkpoint.
+"""Stores checkpoints for torch.distributed.checkpoint.
 
 DCP plans, coordinates and calls; the writer puts the attempt's directory into the plans that DCP scatters,
-each rank writes one shard file into it, and the coordinator publishes. No pickle is on the disk, and the
-writer needs no collective of its own.
+each rank writes one shard file into it, and the coordinator publishes. The writer puts no pickle on the disk
+unless it is asked to, and needs no collective of its own.
 """
 
 from __future__ import annotations
@@ -47,8 +47,8 @@ from .._trees.nested import decoded_path, encoded_path
 
 log = logging.getLogger("shardwise")
 
-_RECORD = "shardwise record"  # the content of each rank's shard file; also for ranks without items
-_REPLICAS = "shardwise replicas"  # hashes of values that each rank has, and DCP keeps for one rank alone
+_RECORD = "shardwise record"  # describes each rank's shard file; ranks without items have one, too
+_REPLICAS = "shardwise replicas"  # hashes of values that each rank has and DCP keeps for one rank only
 
 
 def _done(value: Any) -> Future[Any]:
@@ -61,10 +61,10 @@ class StorageWriter(_StorageWriter):
     """For dcp.save and dcp.async_save (thread and process): a checkpoint at `path`, a directory of any name.
 
     codec: "zstd", "none", "auto". existing: "fail", or "replace". objects: values other than tensors are
-    stored as JSON, exactly; those that JSON cannot hold are an error that names all of them, or with "pickle"
-    pickled into the manifest, which only StorageReader(allow_pickle=True) loads. user: JSON of the caller's
-    own. replicas: plain tensors and objects, which DCP stores for one rank only, are compared ("check"), or
-    not ("trust"). Pickles as these options.
+    stored as JSON, exactly; values that JSON cannot hold are an error that names all of them, or with
+    "pickle" are pickled into the manifest, and only StorageReader(allow_pickle=True) loads them. user: JSON
+    of the caller's own. replicas: plain tensors and objects, which DCP stores for one rank only, are compared
+    ("check"), or not ("trust"). A pickle of the writer has these options.
     """
 
     def __init__(self, path: Path | None = None, *, codec: Codec = "zstd", existing: Existing = "fail",
@@ -77,7 +77,7 @@ class StorageWriter(_StorageWriter):
                          "codec": codec, "existing": existing,
                          "objects": objects, "threads": threads, "user": user, "replicas": replicas}
         self._path: str | None = self._options["path"]
-        self._attempt: _core.Attempt | None = None  # the coordinator's, from prepare_global_plan to finish
+        self._attempt: _core.Attempt | None = None  # the coordinator has it until finish()
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self._options, "path": self._path}
@@ -92,7 +92,7 @@ class StorageWriter(_StorageWriter):
             pass
 
     def close(self) -> None:
-        """Removes the attempt of a save that failed: DCP tells nobody when one does."""
+        """Removes the attempt of a save that failed: DCP reports no failure to a writer."""
         attempt, self._attempt = self._attempt, None
         if attempt is not None:
             attempt.abandon()
@@ -104,8 +104,8 @@ class StorageWriter(_StorageWriter):
 
     def set_up_storage_writer(self, is_coordinator: bool, *args: Any, **kwargs: Any) -> None:
         if not kwargs.get("use_collectives", True):
-            raise InvalidArgument("use_collectives=False writes what no one can restore on another mesh; "
-                                  "shardwise.torch.save() coordinates without collectives")
+            raise InvalidArgument("use_collectives=False writes files that cannot be restored on another "
+                                  "mesh; shardwise.torch.save() coordinates without collectives")
         self.close()
         if self._path is None:
             raise InvalidArgument("StorageWriter: neither it nor dcp.save(checkpoint_id=) was given a path")
@@ -136,9 +136,9 @@ class StorageWriter(_StorageWriter):
             resolved: Any = planner.resolve_data(item)
             tensor = on_host(resolved, name)
             kept[name] = (dtype_name(tensor, name), data.size)
-            found = parts.setdefault(name, [])
+            parts_of_tensor = parts.setdefault(name, [])
             if tensor.numel() > 0 or not tuple(data.size):
-                found.append((tuple(data.chunk.offsets), Memory(tensor)))
+                parts_of_tensor.append((tuple(data.chunk.offsets), Memory(tensor)))
             results.append(WriteResult(item.index, tensor.numel() * tensor.element_size(), None))
         for name, (dtype, size) in kept.items():
             sources.add(name, dtype, list(size), parts[name], listed=True)
@@ -157,18 +157,18 @@ class StorageWriter(_StorageWriter):
             encoded = {name: _or_pickle(value) for name, value in values.items()}
         else:
             encoded = encode_objects(values)
-            if found := [repr(name) for name, value in encoded.items() if _holds_dataclass(value)]:
-                raise WrongType(f"{len(found)} of {len(encoded)} objects: {', '.join(found[:10])}: "
+            if names := [repr(name) for name, value in encoded.items() if _holds_dataclass(value)]:
+                raise WrongType(f"{len(names)} of {len(encoded)} objects: {', '.join(names[:10])}: "
                                 "a dataclass would come back as a dict, as DCP shows a reader no objects of "
                                 "the target: needed is dataclasses.asdict(), or shardwise.torch.save()")
         return [WriteResult(item.index, 0, encoded[item.index.fqn]) for item in items]
 
     @staticmethod
     def _value(item: Any, planner: SavePlanner) -> Any:
-        # The default planner would pickle it; the object itself is one call away.
-        look = getattr(planner, "lookup_object", None)
-        if look is not None:
-            return look(item.index)
+        # The default planner's resolve_data() pickles the object; lookup_object() returns it.
+        lookup = getattr(planner, "lookup_object", None)
+        if lookup is not None:
+            return lookup(item.index)
         data: Any = planner.resolve_data(item)
         return torch.load(data, weights_only=True)
 
@@ -213,12 +213,12 @@ class StorageWriter(_StorageWriter):
 
 
 def _replicas(state: Mapping[str, Any]) -> dict[str, str]:
-    """Returns hashes of the plain tensors and objects of a rank, by name; not of values that have to be
-    pickled, as equal ones may have other bytes."""
+    """Returns hashes of the plain tensors and objects of a rank, by name. Values that have to be pickled have
+    none, as the pickles of equal ones may differ."""
     hashes = {}
     for name, value in state.items():
         if isinstance(value, torch.Tensor):
-            if type(value) not in (torch.Tensor, torch.nn.Parameter):  # DTensors, and others with parts
+            if type(value) not in (torch.Tensor, torch.nn.Parameter):  # a DTensor, or another with parts
                 continue
             memory = on_host(value, name).contiguous()
             size = memory.numel() * memory.element_size()
@@ -242,7 +242,7 @@ def _check_replicas(of_ranks: Sequence[tuple[int, dict[str, str]]]) -> None:
                 wrong.setdefault(name, f"{name!r} of rank {rank} is not that of rank {known}")
     if wrong:
         raise InvalidArgument(f"{len(wrong)} values differ between ranks, and DCP would keep one rank's: "
-                              f"{'; '.join(list(wrong.values())[:10])}: save what each rank has of its own "
+                              f"{'; '.join(list(wrong.values())[:10])}: save a rank's own value "
                               "by shardwise.torch.save() as PerRank(value); "
                               "StorageWriter(replicas=\"trust\") does not look")
 
@@ -250,8 +250,8 @@ def _check_replicas(of_ranks: Sequence[tuple[int, dict[str, str]]]) -> None:
 def _holds_dataclass(encoded: Any) -> bool:
     if isinstance(encoded, dict):
         kept = encoded.get("$kept") if len(encoded) == 1 else None
-        is_one = isinstance(kept, list) and isinstance(kept[0], dict) and "dataclass" in kept[0]
-        return is_one or any(map(_holds_dataclass, encoded.values()))
+        is_dataclass = isinstance(kept, list) and isinstance(kept[0], dict) and "dataclass" in kept[0]
+        return is_dataclass or any(map(_holds_dataclass, encoded.values()))
     return isinstance(encoded, list) and any(map(_holds_dataclass, encoded))
 
 
@@ -280,8 +280,8 @@ def _empty_dicts(node: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[str, .
 
 
 def _key_made_text(node: Any, path: Sequence[Any]) -> Any:
-    """The first key on a path of DCP's that the state's dict has not, as DCP has made a text of it; None if
-    none is."""
+    """Returns the first key on DCP's path that the state's dict lacks, because DCP has made it a text; None
+    if the dict has all."""
     for key in path:
         if isinstance(node, Mapping) and key not in node:
             return key
@@ -290,12 +290,13 @@ def _key_made_text(node: Any, path: Sequence[Any]) -> Any:
 
 
 class StorageReader(_StorageReader):
-    """For dcp.load: any checkpoint of Shardwise's, saved by whatever.
+    """For dcp.load: reads any checkpoint of Shardwise, whichever call saved it.
 
-    A dtype that is not the stored one is an error, which lists all, unless cast=True. Names that nobody asks
-    for: unused="warn", "error" or "ignore". Two things that DCP silently does not restore are errors: values
-    stored below an empty dict of the target, and objects in dicts whose keys are not str, which come back
-    twice. They are let through with unused="ignore", and if the planner allows a partial load.
+    A dtype that differs from the stored one is an error, which lists all of them, unless cast=True. unused:
+    "warn", "error" or "ignore" for stored names that the target lacks. Two parts that DCP silently does not
+    restore are errors: values stored below an empty dict of the target, and objects in dicts whose keys are
+    not str, which come back twice. unused="ignore", or a planner that allows a partial load, lets them
+    through.
     """
 
     def __init__(self, path: Path | None = None, *, cast: bool = False, unused: str = "warn",
@@ -347,8 +348,8 @@ class StorageReader(_StorageReader):
 
     def prepare_global_plan(self, plans: list[LoadPlan]) -> list[LoadPlan]:
         checkpoint = self._open()
-        asked = {item.storage_index.fqn for plan in plans for item in plan.items}
-        unused = sorted({*checkpoint, *checkpoint.document.get("objects", {})} - asked)
+        used = {item.storage_index.fqn for plan in plans for item in plan.items}
+        unused = sorted({*checkpoint, *checkpoint.document.get("objects", {})} - used)
         if unused and self._unused != "ignore":
             text = (f"checkpoint {checkpoint.path}: {len(unused)} of its names are not in the state to be "
                     f"loaded: {', '.join(unused[:10])}{', ...' if len(unused) > 10 else ''}")
@@ -364,7 +365,7 @@ class StorageReader(_StorageReader):
         filled: list[tuple[ReadItem, torch.Tensor]] = []
         wrong, shared = [], []
         regions = Regions()
-        # a tensor's, as DTensors have, and where each begins
+        # the stored tensor, and the begin, of each part: a DTensor may have several
         of_parts: dict[str, tuple[Tensor, tuple[int, ...]]] = {}
         for item in plan.items:
             if item.type == LoadItemType.BYTE_IO:

@@ -1,4 +1,4 @@
-"""The cuts of DTensors: boxes of each, and the parts that this process has."""
+"""Describes the cuts of DTensors: the boxes, and the parts that this process has."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from .._sharding import Mesh, placement_text
 
 @dataclass
 class Shard:
-    """A box of a tensor that this process holds: where it begins, and its elements."""
+    """A box of a tensor that this process holds: its begin and its elements."""
 
     begin: tuple[int, ...]
     local: torch.Tensor
@@ -29,8 +29,8 @@ class Layout:
     shape: tuple[int, ...]
     local: torch.Tensor
     shards: list[Shard]
-    how: dict[str, Any]  # of Sources.add: mesh, spec and policy, or listed
-    is_owner: bool  # of listed boxes, of those that hold the same
+    how: dict[str, Any]  # arguments of Sources.add: mesh, spec and policy, or listed
+    is_owner: bool  # True on the rank that writes listed boxes, of those ranks that hold the same
 
 
 @dataclass
@@ -39,14 +39,14 @@ class _Cut:
 
     how: dict[str, Any]
     is_owner: bool
-    # where each begins, and where the local tensor has it
+    # the begin of each piece, and its place in the local tensor
     pieces: list[tuple[tuple[int, ...], tuple[slice, ...]]]
-    # the shape that the local tensor has; None: this rank is not of the mesh
+    # the shape of the local tensor; None if this rank is not in the mesh
     local: tuple[int, ...] | None = None
 
 
 class Layouts:
-    """A cache of the layouts of one state's DTensors: many are cut alike, and torch is slow to describe a
+    """A cache of the layouts of one state's DTensors: many share a cut, and torch is slow to describe a
     cut."""
 
     def __init__(self) -> None:
@@ -55,7 +55,7 @@ class Layouts:
 
     def of(self, tensor: Any, name: str) -> Layout:
         """Returns the layout of a DTensor. Raises Unsupported if its values are still to be reduced,
-        InvalidArgument if its local tensor has not the shape that its placements give this rank."""
+        InvalidArgument if its local tensor lacks the shape that its placements give this rank."""
         mesh, placements, shape = key = tensor.device_mesh, tensor.placements, tuple(tensor.shape)
         if any(p.is_partial() for p in placements):
             raise Unsupported(f"tensor {name!r} has placements {placements}: "
@@ -77,8 +77,8 @@ class Layouts:
         return Layout(shape, local, shards, cut.how, cut.is_owner)
 
     def _cut(self, mesh: Any, placements: Any, shape: tuple[int, ...]) -> _Cut:
-        """Returns a cut whose boxes come from the placements' runs of indices; a strided placement has
-        several runs."""
+        """Returns a cut with the boxes that follow from the placements' runs of indices; a strided placement
+        has several runs."""
         if mesh not in self._meshes:
             self._meshes[mesh] = Mesh.from_torch(mesh)
         ours = self._meshes[mesh]
@@ -87,12 +87,12 @@ class Layouts:
         sharding, _ = _core.from_placements(ours._mesh, text, list(shape))
         how: dict[str, Any] = {"listed": True} if sharding is None else {
             "mesh": str(sharding.mesh), "spec": str(sharding.spec), "policy": sharding.policy}
-        if coordinate is None:  # this rank is not of the mesh
+        if coordinate is None:  # this rank is not in the mesh
             return _Cut(how, False, [])
         position = 0
         for at, size in zip(coordinate, ours.shape.values()):
             position = position * size + at
-        # The local tensor has the runs of each dim one after the other.
+        # The local tensor has the runs of each dim one after another.
         of_dims = []
         for dim in _core.placement_runs(ours._mesh, text, list(shape), position):
             at, pieces = 0, []
@@ -110,12 +110,13 @@ MemoryKey = tuple[Any, ...]
 
 
 def memory_key(local: torch.Tensor, layout: Layout | None) -> MemoryKey | None:
-    """Equal for tensors that are the same elements of the same memory: tied ones, which are stored once."""
+    """Returns a key that is equal for tied tensors, which are the same elements of the same memory and are
+    stored once; None without memory."""
     if local.is_nested or local.numel() == 0 or local.layout != torch.strided or local.is_meta:
         return None
     address = address_of(settled(local))
     if address == 0:
         return None
-    cut = None if layout is None else id(layout.how)  # one for all that are cut alike
+    cut = None if layout is None else id(layout.how)  # all tensors of one cut share this object
     return (local.device, address, local.dtype, local.shape, local.stride(), local.is_conj(), local.is_neg(),
             cut)

@@ -1,4 +1,4 @@
-"""shardwise.torch.load: into modules, optimizers, DTensors and tensors of any mesh, or without a target."""
+"""Defines shardwise.torch.load, which fills modules, optimizers, DTensors and tensors of any mesh."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from ._target import Target
 log = logging.getLogger("shardwise")
 
 
-#: What torch.load, DCP, safetensors and others call it.
+#: Options of torch.load, DCP, safetensors and others.
 _OTHER_NAMES = {**dict.fromkeys(("checkpoint_id", "f", "filename", "directory", "ckpt_dir", "output_dir"),
                                 "the path itself, first: load(path, state)"),
                 **dict.fromkeys(("state_dict", "obj", "tensors", "model", "optimizer", "tree"),
@@ -37,7 +37,7 @@ _OTHER_NAMES = {**dict.fromkeys(("checkpoint_id", "f", "filename", "directory", 
                 **dict.fromkeys(("dtype", "torch_dtype"), 'cast="bf16"'),
                 **dict.fromkeys(("weights_only", "pickle_module", "allow_pickle"),
                                 "nothing in its place: no code of a checkpoint ever runs"),
-                "mmap": "shardwise.torch.open(path), which reads what is indexed",
+                "mmap": "shardwise.torch.open(path), which reads only indexed elements",
                 "framework": "nothing in its place: tensors are torch's",
                 **dict.fromkeys(("storage_reader", "planner"),
                                 "load(path, state), or StorageReader(path) for torch.distributed.checkpoint"),
@@ -48,10 +48,9 @@ _OTHERS_WITHOUT_STATE = {**_OTHER_NAMES, **dict.fromkeys(("map_location", "devic
 
 
 class Loaded(dict[str, Any]):
-    """The state that load() was given, with plain objects as they were saved, and counts for this process:
-    the numbers of `tensors` and `objects`, `bytes` read, `missing` (names of the state that the checkpoint
-    has not) and `unused` (stored names that the state has not), `skipped` (names whose shapes did not
-    fit)."""
+    """The state of load() with the saved plain objects, and counts for this process: the numbers of `tensors`
+    and `objects`, the `bytes` read, `missing` names (of the state, which the checkpoint lacks), `unused`
+    names (stored, which the state lacks), and `skipped` names (whose shapes did not fit)."""
 
     tensors: int
     objects: int
@@ -67,28 +66,31 @@ def load(path: FilePath, state: Mapping[str, Any] | None = None, *, strict: bool
          cast: Cast | None = None, skip_mismatched: bool = False, resize: Resize | Extents | None = None,
          transpose: Transpose | None = None, split: Split | None = None, join: Join | None = None,
          group: Group | None = None, threads: int = 0) -> Loaded:
-    """Restores a checkpoint into a state as save() takes it, on any number of processes. Without a state: the
-    saved tree, as load_state_dict() gives it, and resize then says extents.
+    """Restores a checkpoint into a state, as save() takes it, on any number of processes. Without a state it
+    returns the saved tree, as load_state_dict() does, and resize then gives extents.
 
-    Tensors, DTensors and numpy arrays are filled in place, each process reading only its own parts; modules,
-    optimizers and other Stateful objects, at any depth, are given their state: parameters and buffers must
-    match in shape, what else an object's own load_state_dict() takes has its stored shape. Returns a Loaded:
-    the state with its plain objects replaced by the saved ones, and counts. An empty dict, and None, are
-    filled with all that is stored under their names. Modules on the meta device get memory; other tensors
-    there are refused.
+    Tensors, DTensors and numpy arrays are filled in place; each process reads only its own parts. Modules,
+    optimizers and other Stateful objects, at any depth, get their state. Parameters and buffers must match in
+    shape; other values reach an object's own load_state_dict() in their stored shape. Returns a Loaded: the
+    state with its plain objects replaced by the saved ones, and counts. None and an empty dict are replaced
+    by everything that is stored under their names. Modules on the meta device get memory; other tensors there
+    are refused.
 
-    Every name, dtype and shape that does not fit is in one InvalidArgument, before anything is changed; so
-    are tensors that share memory, unless they are tied and the stored values of all their names are equal.
+    Raises one InvalidArgument, before it changes anything, that names every name, dtype and shape that does
+    not fit, and every two tensors that share memory, unless they are tied and the stored values of all their
+    names are equal. Errors of a load_state_dict(), and damage of stored bytes, may come later, while tensors
+    are filled.
+
     names: patterns of the names to load, "model.*", as if nothing else was stored. rename: new names of
-    stored tensors, by patterns, {"model.module.*": "model.*"}. cast: dtypes to cast to, "bf16" for all
-    floats, or by patterns of the stored names; else nothing is cast. transpose, split and join are those of
-    shardwise.open(), for the names that the state has. skip_mismatched=True leaves tensors of another shape
-    as they are: they are in `skipped`. resize: tensors that have grown or shrunk, by patterns of their names:
-    "pad" fills the beginning of a larger one and leaves the rest as it is (of an optimizer's state: zeros),
-    "slice" takes the beginning of the stored one. strict=False leaves tensors that the checkpoint lacks as
-    they are, and warns of names that are not there at all; a load that finds nothing is an error. unused:
-    what becomes of stored names that the state has not: "error" (the default if strict), "warn" or "ignore".
-    What a load_state_dict() raises, or damage of the stored bytes, comes when tensors are filled.
+    stored tensors by patterns, {"model.module.*": "model.*"}. cast: dtypes for stored tensors, "bf16" for all
+    floats, or by patterns of the stored names; there are no other casts. transpose, split and join are those
+    of shardwise.open(), for the names that the state has. skip_mismatched=True leaves tensors of another
+    shape as they are, and lists them in `skipped`. resize: rules for tensors that have grown or shrunk, by
+    patterns of their names: "pad" fills the beginning of a larger tensor and leaves the rest as it is (zeros
+    in the state of an optimizer); "slice" takes the beginning of the stored tensor. strict=False leaves
+    tensors that the checkpoint lacks as they are, and warns of a value or Stateful object that has nothing in
+    the checkpoint; a load that finds no name at all raises. unused: the treatment of stored names that the
+    state lacks: "error" (the default if strict), "warn" or "ignore".
     """
     unused = unused or ("error" if strict else "ignore")
     check_choice("unused", unused, ("error", "warn", "ignore"))
@@ -131,8 +133,8 @@ def load_state_dict(path: FilePath, names: str | Iterable[str] | None = None, *,
                     rename: Rename | None = None, cast: Cast | None = None,
                     transpose: Transpose | None = None, split: Split | None = None, join: Join | None = None,
                     resize: Extents | None = None, threads: int = 0) -> dict[str, Any]:
-    """Returns the saved tree without a target: whole tensors, and numpy's arrays as such. names:
-    patterns, as "model.*"; rename, cast, transpose, split and join as load() takes them, resize as
+    """Returns the saved tree with whole tensors, and with numpy arrays where those were saved. names:
+    patterns, as "model.*". rename, cast, transpose, split and join are those of load(); resize is that of
     shardwise.open(): {"*embed*": "pad:50304,-"}. Raises NotFound, NameNotFound, InvalidArgument, Corrupt."""
     device = memory_device(f"load {path}", device)
     check_extents(f"load {path}", False, resize)
@@ -142,22 +144,22 @@ def load_state_dict(path: FilePath, names: str | Iterable[str] | None = None, *,
 
 
 def state_of(checkpoint: Checkpoint, device: Any) -> dict[str, Any]:
-    """Reads all of a checkpoint, with whole tensors."""
+    """Reads a whole checkpoint, with whole tensors."""
     of_numpy = checkpoint.document.get("numpy", {})
-    found: dict[Path, Any] = {}
+    leaves: dict[Path, Any] = {}
     reads = TensorReads(checkpoint._reader)
-    numbers: list[int] = []  # of those on the CPU, by their addresses: there may be very many
+    numbers: list[int] = []  # tensors on the CPU are read by address, as there may be very many
     addresses: list[int] = []
     for name, place in checkpoint.paths.items():
         if name in checkpoint.objects:
-            found[place] = checkpoint.objects[name]
+            leaves[place] = checkpoint.objects[name]
             continue
         stored = checkpoint[name]
         if name in of_numpy:
-            found[place] = np.empty(stored.shape, NUMPY[stored.dtype_name])
-            tensor = shared_tensor(found[place])
+            leaves[place] = np.empty(stored.shape, NUMPY[stored.dtype_name])
+            tensor = shared_tensor(leaves[place])
         else:
-            tensor = found[place] = torch.empty(stored.shape, dtype=TORCH[stored.dtype_name], device=device)
+            tensor = leaves[place] = torch.empty(stored.shape, dtype=TORCH[stored.dtype_name], device=device)
         if tensor.device.type == "cpu":
             numbers.append(stored.number)
             addresses.append(tensor.data_ptr())
@@ -165,5 +167,5 @@ def state_of(checkpoint: Checkpoint, device: Any) -> dict[str, Any]:
             reads.add(stored.number, (0,) * stored.ndim, tensor, tensor.dtype)
     checkpoint._reader.read_whole(numbers, addresses)
     reads.run()
-    tree: dict[str, Any] = build(found, decoded_kinds(checkpoint.document))
+    tree: dict[str, Any] = build(leaves, decoded_kinds(checkpoint.document))
     return tree

@@ -1,4 +1,4 @@
-"""shardwise.torch.CheckpointManager: the steps of a job of any number of processes."""
+"""Defines shardwise.torch.CheckpointManager, for jobs of any number of processes."""
 
 from __future__ import annotations
 
@@ -45,25 +45,26 @@ class _Rng:
 
 
 def rng() -> _Rng:
-    """The random states of torch (of its current CUDA device, too, if that is in use), numpy and Python, as a
-    value of a state: {"model": model, "rng": swt.rng()}. Each rank saves and restores its own."""
+    """Returns a value of a state that stands for the random states of torch (also of its current CUDA device,
+    if that is in use), numpy and Python: {"model": model, "rng": swt.rng()}. Each rank saves and restores its
+    own."""
     return _Rng()
 
 
 class CheckpointManager(JobManager):
-    """The checkpoints of a job: steps in a folder, which shardwise.CheckpointManager and open() read, too.
+    """Manages the checkpoints of a job as steps in a folder, which shardwise.CheckpointManager and open()
+    read, too.
 
-    All processes of the job make it, with the same options, and call its methods together, in the same order.
-    States are those of shardwise.torch.save(): whole trees of modules, optimizers, DTensors, rng(), plain
-    values. One save is under way at a time. Policies are shardwise.CheckpointManager's, of the same names:
-    which steps stay, when should_save() says yes, what save_async() does if a save is under way (when rank 0
-    says that one is). should_save(), with its signals, is answered alike on all ranks, and is one round of
-    messages over torch's store.
+    All processes of the job make one with the same options, and call its methods together, in the same order.
+    It saves the states of shardwise.torch.save(): whole trees of modules, optimizers, DTensors, rng() and
+    plain values. One save is under way at a time. Its policies have the names and the meaning of
+    shardwise.CheckpointManager's; rank 0 decides whether a save is under way. should_save() returns the same
+    on all ranks, also after signals, by one round of messages over torch's store.
 
         with swt.CheckpointManager("run", keep_last=3, save_every=100,
                                    preemption_signals=[signal.SIGTERM]) as manager:
-            found = manager.restore(state)
-            for step in range(found.step + 1 if found else 0, steps):
+            restored = manager.restore(state)
+            for step in range(restored.step + 1 if restored else 0, steps):
                 ...
                 if manager.should_save(step):
                     manager.save_async(step, state, metrics={"loss": loss})
@@ -79,8 +80,8 @@ class CheckpointManager(JobManager):
                  increments: bool = True, write_stats: bool = True, parity_blocks: int = 0,
                  replicas: str = "check", group: Group | None = None, threads: int = 0, memory: int = MEMORY,
                  deadline: float = DEADLINE, **unknown: NoReturn) -> None:
-        """group: of the processes; None: torch.distributed's, if it is initialised. replicas, deadline:
-        save()'s."""
+        """group: the group of the processes; None: that of torch.distributed, if it is initialised. replicas,
+        deadline: those of shardwise.torch.save()."""
         check_choice("replicas", replicas, ("check", "trust"))
         refuse_others(CheckpointManager, unknown)
         super().__init__(root, auto() if group is None else group, keep_last=keep_last, keep_every=keep_every,
@@ -94,8 +95,8 @@ class CheckpointManager(JobManager):
 
     def save(self, step: int, state: Mapping[str, Any], *, user: Any = None, metrics: Mapping[str, float]
              | None = None, existing: Existing = "fail", progress: Progress = None) -> SaveStats:
-        """Returns when the step is committed. Errors are those of shardwise.torch.save(). metrics: rank 0's
-        count."""
+        """Saves a step, and returns when it is committed. Raises the errors of shardwise.torch.save().
+        metrics: those of rank 0 are stored."""
         begun, step = time.monotonic(), step_number("save", step)
         self.wait()
         path, managed = self._prepare(step, metrics, begun)
@@ -113,8 +114,8 @@ class CheckpointManager(JobManager):
 
     def save_async(self, step: int, state: Mapping[str, Any], *, user: Any = None,
                    metrics: Mapping[str, float] | None = None, existing: Existing = "fail") -> PendingSave:
-        """Returns when the values are copied to host memory. What becomes of it if a save is under way,
-        when_busy says: SaveStats.skipped."""
+        """Returns when the values are copied to host memory. If a save is under way, when_busy decides
+        whether this one waits or ends as skipped (SaveStats.skipped)."""
         begun, step = time.monotonic(), step_number("save", step)
         ready = self._begin_async(step, metrics, begun)
         if ready is None:
@@ -126,12 +127,12 @@ class CheckpointManager(JobManager):
 
     def restore(self, state: Mapping[str, Any] | None = None, step: int | None = None, *, strict: bool = True,
                 **rules: Unpack[Rules]) -> Restored | None:
-        """Fills the state, as shardwise.torch.load() does, from a step, or from the newest one that all ranks
-        can restore: if its bytes turn out to be damaged on one of them, all go back to the step before. None
-        if there is no step. `value` of the result is what load() returns, without a state what
-        load_state_dict() does; strict and rules (rename, cast, resize, ..) are its arguments. restore(3,
-        state) is the same as restore(state, 3). Raises Corrupt if there are steps and none can be restored,
-        Unsupported if there are only those of another library."""
+        """Fills the state as shardwise.torch.load() does, from a step, or from the newest step that all ranks
+        can restore: if one rank reads damaged bytes, all go back to the step before. Returns None if there is
+        no step. `value` of the result is that of load(), or without a state that of load_state_dict(), whose
+        arguments are strict and rules (rename, cast, resize, ..). restore(3, state) is the same as
+        restore(state, 3). Raises Corrupt if no step can be restored, Unsupported if there are only steps of
+        another library, and the errors of load()."""
         tree: Any = state
         number: Any = step
         if is_step(tree):
@@ -143,5 +144,6 @@ class CheckpointManager(JobManager):
                                                 threads=self._threads, **rules), number)
 
     def restore_latest(self, restore: Any = None) -> Restored | None:
-        """As restore(); a function is called with the checkpoint, as by shardwise.CheckpointManager's."""
+        """Restores as restore() does. A function is called with the checkpoint, as in
+        shardwise.CheckpointManager."""
         return self._restored_by(restore) if callable(restore) else self.restore(restore)

@@ -1,4 +1,5 @@
-"""Modules: names without those of wrappers, and memory for those on the meta device."""
+"""Names the values of modules without the parts of wrappers, and gives memory to modules on the meta
+device."""
 
 from __future__ import annotations
 
@@ -16,17 +17,16 @@ from .._arrays.torch_tensors import address_of
 from .._trees import objects as _objects
 
 _WRAPPERS = (torch.nn.parallel.DistributedDataParallel, torch.nn.DataParallel)
-# Activation checkpointing and FSDP1 leave these out of state_dict() by themselves, but not out of
-# named_parameters().
+# Activation checkpointing and FSDP1 omit these in state_dict(), but not in named_parameters().
 _HIDDEN = ("_checkpoint_wrapped_module", "_fsdp_wrapped_module")
 _ADDED = ("module", "_orig_mod", *_HIDDEN)
 
 
 class Names:
-    """The names of a module's values without those that DistributedDataParallel, DataParallel ("module."),
-    torch.compile ("_orig_mod."), activation checkpointing ("_checkpoint_wrapped_module.") and FSDP1
-    ("_fsdp_wrapped_module.") add, at any depth. What a wrapper has of its own by a name that is also within
-    stays apart: nothing is left out there."""
+    """The names of a module's values without the parts that DistributedDataParallel, DataParallel
+    ("module."), torch.compile ("_orig_mod."), activation checkpointing ("_checkpoint_wrapped_module.") and
+    FSDP1 ("_fsdp_wrapped_module.") add at any depth. If a wrapper itself has a value with the name of a
+    wrapped value, its part of the names stays."""
 
     def __init__(self, module: torch.nn.Module) -> None:
         self._added = set()
@@ -51,101 +51,102 @@ def _own(module: torch.nn.Module) -> set[str]:
 
 
 def without_wrappers(name: str) -> str:
-    """Returns a stored name without parts that wrappers may add: checkpoints of earlier versions have
-    them."""
+    """Returns a stored name without the parts of wrappers, which checkpoints of earlier versions have."""
     return ".".join(part for part in name.split(".") if part not in _ADDED)
 
 
 def parameters(module: torch.nn.Module) -> Iterator[tuple[str, torch.nn.Parameter]]:
-    """Yields the parameters by clean names; tied ones by each of their names."""
+    """Yields the parameters with their clean names; a tied parameter comes with each of its names."""
     names = Names(module)
     for name, parameter in module.named_parameters(remove_duplicate=False):
         yield names.clean(name), parameter
 
 
 def ties(module: torch.nn.Module) -> list[list[str]]:
-    """The clean names of parameters that have several."""
+    """Returns the clean names of each parameter that has several."""
     names: dict[int, list[str]] = {}
     for name, parameter in parameters(module):
         names.setdefault(id(parameter), []).append(name)
-    return [of_one for of_one in names.values() if len(of_one) > 1]
+    return [tied for tied in names.values() if len(tied) > 1]
 
 
 def state_of(module: torch.nn.Module) -> dict[str, Any]:
-    """state_dict() by clean names."""
+    """Returns the state_dict() of a module by clean names."""
     names = Names(module)
     return {names.clean(name): value for name, value in module.state_dict().items()}
 
 
 def versions(module: torch.nn.Module) -> dict[str, int]:
-    """`_version` of the classes of inner modules, if it is not 1, by clean names: own loading reads it."""
+    """Returns, by clean names, each `_version` of the class of an inner module that is not 1. A module's own
+    loading reads it."""
     names = Names(module)
     within = module.named_modules(remove_duplicate=False)
     return {names.clean(name): inner._version for name, inner in within if inner._version != 1}
 
 
 def stored_versions(document: Mapping[str, Any]) -> dict[str, dict[str, int]]:
-    """Gives versions() of each module that was saved, by its name. Raises Corrupt."""
+    """Returns the versions() of each saved module, by its name. Raises Corrupt."""
     with _objects.refusing("the versions of the checkpoint's modules"):
-        return {name: {inner: operator.index(one) for inner, one in within.items()}
+        return {name: {inner: operator.index(version) for inner, version in within.items()}
                 for name, within in document.get("versions", {}).items()}
 
 
 def give_state(module: torch.nn.Module, filled: dict[str, Any], strict: bool,
                stored: Mapping[str, int] | None) -> None:
-    """Inverse of state_of(). stored: versions() of the saved module; None: torch gets a state without
-    _metadata."""
+    """Gives a module the state that state_of() would return. stored: versions() of the saved module; if it is
+    None, torch gets a state without _metadata."""
     names = Names(module)
-    given: OrderedDict[str, Any] = OrderedDict(
-        (one, filled[clean]) for one in module.state_dict() if (clean := names.clean(one)) in filled)
+    state: OrderedDict[str, Any] = OrderedDict(
+        (name, filled[clean]) for name in module.state_dict() if (clean := names.clean(name)) in filled)
     if stored is not None:
         within = module.named_modules(remove_duplicate=False)
-        given._metadata = {inner: {"version": stored.get(names.clean(inner), 1)}  # type: ignore[attr-defined]
+        state._metadata = {inner: {"version": stored.get(names.clean(inner), 1)}  # type: ignore[attr-defined]
                            for inner, _ in within}
-    module.load_state_dict(given, strict=strict)
+    module.load_state_dict(state, strict=strict)
 
 
 def own_loading(module: torch.nn.Module, state: Mapping[str, Any]) -> set[str]:
-    """The names in state_of() of values that a class or a hook loads by code of its own: it may take another
-    shape, and read its arguments while it writes its own memory."""
+    """Returns the names in state_of() of values that a class or a hook loads by its own code, which may take
+    another shape, and may read its arguments while it writes its own memory."""
     names = Names(module)
-    found: set[str] = set()
+    own_names: set[str] = set()
     of_whole = [] if _loads_in_place(type(module).load_state_dict) else [""]
     for prefix, inner in module.named_modules(remove_duplicate=False):
         below = f"{clean}." if (clean := names.clean(prefix)) else ""
         if not all(map(_loads_in_place, inner._load_state_dict_pre_hooks.values())):
             of_whole.append(below)
         elif not _loads_in_place(type(inner)._load_from_state_dict):
-            found.update(state.keys() & {below + name for name in _own(inner)})
-    return found | {name for name in state if name.startswith(tuple(of_whole))}
+            own_names.update(state.keys() & {below + name for name in _own(inner)})
+    return own_names | {name for name in state if name.startswith(tuple(of_whole))}
 
 
 def _loads_in_place(function: Any) -> bool:
-    """Torch's own does, but for observers of quantization, which take other shapes."""
+    """Returns True for functions of torch, but for observers of quantization, which take other shapes."""
     function = getattr(function, "hook", function)
     where = getattr(function, "__module__", None) or type(function).__module__
     return where.partition(".")[0] == "torch" and not where.startswith("torch.ao.")
 
 
 def given_names(module: torch.nn.Module, state: Mapping[str, Any]) -> list[str]:
-    """The names in state_of() of values that load_state_dict() copies into no parameter and no buffer: of
-    get_extra_state() and of hooks, and of parameters that get their shape from the loaded value."""
+    """Returns the names in state_of() of values that load_state_dict() copies into no parameter and no
+    buffer: those of get_extra_state() and of hooks, and parameters that get their shape from the loaded
+    value."""
     names = Names(module)
     own = [*module.named_parameters(remove_duplicate=False), *module.named_buffers(remove_duplicate=False)]
     known = {names.clean(name) for name, _ in own}
-    found = [name for name, value in state.items() if name not in known or is_lazy(value)]
-    if not found:
-        return found
-    extra = [name for name in found if name.endswith(_EXTRA_STATE_KEY_SUFFIX)]
+    others = [name for name, value in state.items() if name not in known or is_lazy(value)]
+    if not others:
+        return others
+    extra = [name for name in others if name.endswith(_EXTRA_STATE_KEY_SUFFIX)]
     if any(type(inner).__name__ == "FullyShardedDataParallel" for inner in module.modules()):
-        return extra  # its parameters have names and memory of their own
+        return extra  # the parameters of FSDP1 have other names and other memory
     memory = {_storage_of(tensor) for _, tensor in own} - {None}
-    return [name for name in found if name in extra or is_lazy(state[name])
+    return [name for name in others if name in extra or is_lazy(state[name])
             or _storage_of(state[name]) not in memory]
 
 
 def _storage_of(value: Any) -> tuple[int, int] | None:
-    """Returns device and address of its first element; None for values without memory."""
+    """Returns the device and the address of the first element of a value; None if it has no memory."""
     local = value.to_local() if isinstance(value, DTensor) else value
     if not isinstance(local, torch.Tensor) or is_lazy(local) or local.is_meta:
         return None
@@ -157,20 +158,22 @@ def is_meta(value: Any) -> bool:
 
 
 def unsaved_on_meta(module: torch.nn.Module) -> list[str]:
-    """The clean names of buffers on the meta device that no state_dict() has: nothing can fill them."""
+    """Returns the clean names of buffers on the meta device that no state_dict() has, so nothing can fill
+    them."""
     names = Names(module)
     return [names.clean(f"{name}.{buffer}" if name else buffer) for name, inner in module.named_modules()
             for buffer in inner._non_persistent_buffers_set if is_meta(inner._buffers.get(buffer))]
 
 
 def materialise(module: torch.nn.Module) -> None:
-    """Gives tensors on the meta device memory, uninitialised: DTensors on their mesh's devices, others on the
-    device of the module's other tensors, else on torch's default device. Tied parameters stay tied."""
+    """Gives uninitialised memory to tensors on the meta device: to DTensors on the devices of their mesh, to
+    others on the device of the module's other tensors, else on torch's default device. Tied parameters stay
+    tied."""
     here = next((t.device for t in (*module.parameters(), *module.buffers()) if not is_meta(t)), None)
     if here is None:
         default = torch.get_default_device()
         here = torch.device("cpu") if default.type == "meta" else default
-    made: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
+    replaced: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
     places: dict[int, list[tuple[torch.nn.Module, str]]] = {}
     for inner in module.modules():
         for name, parameter in inner._parameters.items():
@@ -181,12 +184,12 @@ def materialise(module: torch.nn.Module) -> None:
         if not is_meta(tensor):
             return tensor
         device = tensor.device_mesh.device_type if isinstance(tensor, DTensor) else here
-        if id(tensor) not in made:
-            made[id(tensor)] = tensor, torch.empty_like(tensor, device=device)
-        return made[id(tensor)][1]
+        if id(tensor) not in replaced:
+            replaced[id(tensor)] = tensor, torch.empty_like(tensor, device=device)
+        return replaced[id(tensor)][1]
 
     module._apply(
-        with_memory)  # type: ignore[no-untyped-call]  # what to_empty() calls, and what FSDP2 looks out for
+        with_memory)  # type: ignore[no-untyped-call]  # to_empty() calls it, and FSDP2 overrides it
     for (first, name), *others in places.values():
         for inner, tied in others:
             inner._parameters[tied] = first._parameters[name]

@@ -1,4 +1,4 @@
-"""Lists of names in messages."""
+"""Formats lists of names for messages."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from .._trees.nested import moved
 
 
 def grouped(names: Iterable[str], tops: Collection[str]) -> dict[str, list[str]]:
-    """Groups more than three names below a key that the other side lacks as one, "optim.*"; returns the names
-    of each."""
+    """Returns names by group. More than three names below a key that the other side lacks are one group,
+    "optim.*"."""
     below: dict[str, list[str]] = {}
     for name in names:
         top, dot, _ = name.partition(".")
@@ -25,8 +25,8 @@ def count_of(names: list[str]) -> str:
     return f" ({len(names)} names)" if len(names) > 1 else ""
 
 
-def number_of(found: Sized, what: str) -> str:
-    return f"{len(found)} {what}{'' if len(found) == 1 else 's'}"
+def number_of(items: Sized, what: str) -> str:
+    return f"{len(items)} {what}{'' if len(items) == 1 else 's'}"
 
 
 def few_of(names: list[str]) -> str:
@@ -40,8 +40,8 @@ def nearest(name: str, known: Iterable[str]) -> str:
 
 def what_to_write(tops: Iterable[str], asked: Iterable[str], missing: Iterable[str],
                   there: Iterable[str]) -> str:
-    """Returns the advice for names that differ only by prefixes of module wrappers or the state, or by levels
-    of containers."""
+    """Returns advice for names that differ only by prefixes of module wrappers or the state, or by levels of
+    containers; empty for others."""
     wanted, stored, absent = set(asked), list(there), list(missing)
     for top in tops:
         if any(name.removeprefix(f"{top}.") in stored for name in absent if name.startswith(f"{top}.")):

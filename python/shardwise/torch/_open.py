@@ -1,4 +1,4 @@
-"""shardwise.torch.open: a checkpoint, or a file of another format, whose tensors are read as torch's."""
+"""Defines shardwise.torch.open, which reads a checkpoint, or a file of another format, as torch's tensors."""
 
 from __future__ import annotations
 
@@ -22,7 +22,8 @@ def open(path: Path, *, device: Any = "cpu", pin: bool = True, threads: int = 0,
          names: str | Iterable[str] | None = None, rename: Rename | None = None, cast: Cast | None = None,
          transpose: Transpose | None = None, split: Split | None = None, join: Join | None = None,
          resize: Resize | None = None) -> Checkpoint:
-    """As shardwise.open(), but indexing gives torch's tensors, on a device: open(path)["w"][:, 2:5]."""
+    """Opens a checkpoint as shardwise.open() does, but an index gives a tensor of torch on a device:
+    open(path)["w"][:, 2:5]."""
     device = memory_device(f"open {path}", device)
     checkpoint = Checkpoint(path, pin=pin, threads=threads, names=names, rename=rename, cast=cast,
                             transpose=transpose, split=split, join=join, resize=resize)
@@ -31,8 +32,9 @@ def open(path: Path, *, device: Any = "cpu", pin: bool = True, threads: int = 0,
 
 
 class Tensor(_tensor.Tensor):
-    """A tensor of an open checkpoint. t[10:20, ::2] reads it, of the file only the chunks that are needed.
-    Indices are integers, slices and "...", and steps may be negative. np.asarray(t) gives numpy's."""
+    """A tensor of an open checkpoint. t[10:20, ::2] reads only the chunks that it needs, and gives a tensor
+    of torch; np.asarray(t) gives an array of numpy. Indices are integers, slices and "..."; steps may be
+    negative."""
 
     __slots__ = ("device",)
     device: torch.device
@@ -41,12 +43,12 @@ class Tensor(_tensor.Tensor):
     def dtype(self) -> torch.dtype:  # type: ignore[override]
         return TORCH[self.dtype_name]
 
-    def _given(self, array: np.ndarray) -> torch.Tensor:
+    def _result(self, array: np.ndarray) -> torch.Tensor:
         return shared_tensor(np.asarray(array)).to(self.device)
 
     def read_into(self, out: torch.Tensor, box: Any = ...) -> None:  # type: ignore[override]
-        """Fills a tensor of the same dtype, of any strides and device, and of the shape that `box`, an index,
-        has."""
+        """Fills a tensor with the elements of `box`, an index. The target has the same dtype, the shape of
+        the box, and any strides and device. Raises InvalidArgument if it does not."""
         selection = _tensor.Selection(self, box)
         if not isinstance(out, torch.Tensor):
             raise InvalidArgument(f"read_into: for {self.name!r} found "
@@ -67,18 +69,18 @@ class Tensor(_tensor.Tensor):
 
 
 class Checkpoint(_tensor.Checkpoint):
-    """shardwise.Checkpoint, whose tensors are read as torch's."""
+    """A shardwise.Checkpoint whose tensors are read as tensors of torch."""
 
     device = torch.device("cpu")
 
     def __getitem__(self, name: str) -> Tensor:
-        found = Tensor(self._reader, *self._row(name))
-        found.device = self.device
-        return found
+        tensor = Tensor(self._reader, *self._row(name))
+        tensor.device = self.device
+        return tensor
 
     def load(self, names: str | Iterable[str] | None = None) -> dict[str, Any]:
-        """Tensors and objects by name; without names the tree that was saved, as
-        shardwise.torch.load_state_dict()."""
+        """Returns tensors and objects by name; without names, the saved tree as
+        shardwise.torch.load_state_dict() does."""
         if names is None:
             return state_of(self, self.device)
         chosen = self.select(names)

@@ -1,4 +1,4 @@
-"""shardwise.torch.save: a job's state, without torch.distributed.checkpoint."""
+"""Defines shardwise.torch.save, which saves a job's state without torch.distributed.checkpoint."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from ._staging import Staging
 from ._state import PerRank, State, flat_values, is_array
 
 
-#: What torch.save, DCP and others call it.
+#: Options of torch.save, DCP and others.
 _OTHER_NAMES = {
     **dict.fromkeys(("checkpoint_id", "f", "filename", "directory", "ckpt_dir", "output_dir"),
                     "the path itself, first: save(path, state)"),
@@ -51,41 +51,41 @@ _OTHER_NAMES = {
 
 @dataclass
 class _Distributed:
-    """A DTensor to be saved: the parts that this process writes, and its cut."""
+    """A DTensor to save: the parts that this process writes, and its cut."""
 
     dtype: str
     shape: tuple[int, ...]
     parts: list[tuple[tuple[int, ...], Memory]]
     how: dict[str, Any]
-    is_empty: bool  #: this process has no element, so that nothing says whether it is tied here
+    is_empty: bool  #: True if this process has no element, so it does not know whether the tensor is tied
 
 
 class _Collected:
-    """One process's part of a save, before the processes have compared theirs: values of this moment, if
-    copied by a staging. Raises for values that cannot be stored."""
+    """The part of one process in a save, before the processes compare their parts. With a staging it holds
+    copies of the present values. Raises for values that cannot be stored."""
 
     def __init__(self, state: Mapping[str, Any], user: Any, group: Group, staging: Staging | None) -> None:
         self.group, self.staging = group, staging
         self.user = _objects.plain_copy(user, "user")
         self.sources = Sources()
-        self.plain: dict[str, torch.Tensor] = {}  # that every rank should have alike
+        self.plain: dict[str, torch.Tensor] = {}  # tensors that should be equal on every rank
         self.distributed: dict[str, _Distributed] = {}
         self.aliases: dict[str, str] = {}
         self.numpy: dict[str, str] = {}
         self.per_rank: dict[str, int] = {}
-        self.copied_bytes = 0  #: of copies of them
-        self._seen: dict[MemoryKey, str] = {}
+        self.copied_bytes = 0  #: the bytes of copies of tensors
+        self._first_names: dict[MemoryKey, str] = {}
         self._layouts = Layouts()
         objects: dict[str, Any] = {}
         faults = Faults()
         whole = State(state)
         self.versions = whole.versions()
-        flat = whole.given()
+        flat = whole.expanded()
         names = names_of(flat.leaves, ".")
         self._names = set(names.values())
         self.kinds = encoded_kinds(flat.kinds)
         self.paths = {name: encoded_path(path) for path, name in names.items()}
-        with torch.no_grad():  # to_local() is then no step of autograd
+        with torch.no_grad():  # else autograd would record to_local()
             for path, leaf in flat.leaves.items():
                 name = names[path]
                 if isinstance(leaf, PerRank):
@@ -133,11 +133,11 @@ class _Collected:
         dtype_name(tensor, name)
         layout = self._layouts.of(tensor, name) if isinstance(tensor, DTensor) else None
         key = memory_key(tensor if layout is None else layout.local, layout)
-        if key in self._seen:
-            self.aliases[name] = self._seen[key]
+        if key in self._first_names:
+            self.aliases[name] = self._first_names[key]
             return
         if key is not None:
-            self._seen[key] = name
+            self._first_names[key] = name
         if layout is None:
             self.plain[name] = self._host(tensor, name)
             return
@@ -154,35 +154,35 @@ class _Collected:
         size = host.numel() * host.element_size()
         is_copy = address_of(host) != address_of(settled(tensor))
         self.copied_bytes += size if self.staging or is_copy else 0
-        # On the CPU a tensor changes in place while an asynchronous save goes on.
+        # A tensor on the CPU may change in place during an asynchronous save.
         return self.staging.copy(host) if self.staging and not is_copy else host
 
     def describe(self, compare: bool) -> bytes:
-        """Describes the part for other ranks: dtype, shape and, if replicas are compared, a hash of plain
-        tensors."""
+        """Returns a description of the part for other ranks: dtype and shape of plain tensors and, if
+        `compare` is true, a hash of each."""
         described = {}
         for name, tensor in self.plain.items():
             tensor = tensor.contiguous()
             size = tensor.numel() * tensor.element_size()
             described[name] = [dtype_name(tensor, name), list(tensor.shape),
                                _core.hash128(tensor.data_ptr(), size) if compare else ""]
-        # A tied tensor is described as the one that it is tied to, as another rank may have it apart.
+        # Each name of a tied tensor has a description, as the tensor may not be tied on another rank.
         described.update({name: described[first]
                           for name, first in self.aliases.items() if first in described})
         return json.dumps({"plain": described, "aliases": self.aliases, "kinds": self.kinds, "untied":
-                           [name for name, found in self.distributed.items() if not found.is_empty]}).encode()
+                           [name for name, part in self.distributed.items() if not part.is_empty]}).encode()
 
     def add_agreed(self, owners: Mapping[str, int], aliases: Mapping[str, str]) -> None:
-        """Adds the parts that this rank writes. A tensor that all ranks have is divided among them; else its
-        owner writes it. A tensor that is not tied on all ranks alike is stored by each of its names."""
+        """Adds the parts that this rank writes. Ranks divide a tensor that all of them have; the owner writes
+        any other tensor. A tensor that is not tied on all ranks is stored under each of its names."""
         for name, first in self.aliases.items():
             if name not in aliases and first in self.plain:
                 self.plain[name] = self.plain[first]
             elif name not in aliases:
                 self.distributed[name] = self.distributed[first]
-        for name, found in self.distributed.items():
+        for name, part in self.distributed.items():
             if name not in aliases:
-                self.sources.add(name, found.dtype, found.shape, found.parts, **found.how)
+                self.sources.add(name, part.dtype, part.shape, part.parts, **part.how)
         for name, tensor in self.plain.items():
             owner = owners.get(name)
             how: dict[str, Any] = {} if owner is None else {"listed": True}
@@ -193,8 +193,8 @@ class _Collected:
 
 
 def _agree_on(values: list[bytes]) -> bytes:
-    """Returns, on rank 0, the owners of plain tensors that not all ranks have (the first that has it), and
-    the tied names. Raises InvalidArgument if replicas or kinds of containers differ."""
+    """Returns, on rank 0, the tied names, and the owner of each plain tensor that not all ranks have: the
+    first rank that has it. Raises InvalidArgument if replicas or kinds of containers differ."""
     said = [json.loads(value) for value in values]
     ranks: dict[str, list[int]] = {}
     first: dict[str, Any] = {}
@@ -216,7 +216,7 @@ def _agree_on(values: list[bytes]) -> bytes:
                              f"{known}")
     if wrong:
         trust = (', and replicas="trust" does not compare tensors'
-                 if any("is not that of rank" in one for one in wrong) else "")
+                 if any("is not that of rank" in fault for fault in wrong) else "")
         raise InvalidArgument(f"{'; '.join(wrong[:10])}: "
                               f"give a value that each rank has of its own as PerRank(value){trust}")
     owners = {name: of[0] for name, of in ranks.items() if len(of) < len(values)}
@@ -224,7 +224,7 @@ def _agree_on(values: list[bytes]) -> bytes:
 
 
 def _agreed_aliases(said: list[dict[str, Any]]) -> dict[str, str]:
-    """Returns the aliases that are the same on all ranks that have the name."""
+    """Returns the aliases that are equal on all ranks that have the name."""
     agreed: dict[str, str | None] = {}
     for of_rank in said:
         for name, first in of_rank["aliases"].items():
@@ -239,7 +239,8 @@ def _agreed_aliases(said: list[dict[str, Any]]) -> dict[str, str]:
 
 def _finish(call: Call, path: str, collected: _Collected, options: dict[str, Any], replicas: str,
             progress: Progress, managed: Managed, waited: float | None = None) -> SaveStats:
-    """waited: how long the caller was kept; None: he waits for this, too."""
+    """Agrees with the other ranks, and writes. waited: seconds that the caller waited; None if it waits for
+    this, too."""
     group: Group = collected.group
     agreed = json.loads(call.agree(lambda: collected.describe(replicas == "check" and group.size > 1),
                                    _agree_on))
@@ -276,17 +277,17 @@ def save(path: FilePath, state: Mapping[str, Any], *, user: Any = None, codec: C
 
     state: by name, modules, optimizers, objects with state_dict() and load_state_dict(), DTensors of any
     placements but partial ones, tensors, numpy arrays, PerRank values, and plain objects; dicts, lists and
-    tuples of them, at any depth. Modules are stored by the names that they have without
-    DistributedDataParallel and torch.compile, optimizers by the names of their parameters in the state's
-    modules, else by numbers. A tensor that all ranks have is stored once, and so are tensors that are tied on
-    all ranks. replicas="check": plain tensors and objects of one name must be equal on all ranks that have
-    it, else the error names rank and tensor; "trust": tensors are not compared.
+    tuples of these, at any depth. Values of modules have the names that they have without
+    DistributedDataParallel and torch.compile. State of optimizers has the names of the parameters in the
+    modules of `state`, else numbers. A tensor that all ranks have is stored once, and so are tensors that are
+    tied on all ranks. replicas="check": plain tensors and objects of one name must be equal on all ranks that
+    have it; the error names rank and tensor. "trust": tensors are not compared.
 
-    The processes agree over torch.distributed's store, with no collective: whatever else is under way does
-    not matter. Path, user, codec, existing and replicas must be the same on all ranks, and saves come in the
-    same order. What fails on one rank is raised on all, and nothing is committed. deadline: seconds that one
-    waits for the others. progress: of what this rank writes. unchanged_since: a checkpoint whose chunks that
-    have not changed are linked (rank 0's counts), as in shardwise.save().
+    The processes agree over torch.distributed's store, without collectives, so other work may go on at the
+    same time. Path, user, codec, existing and replicas must be equal on all ranks, and so must the order of
+    saves. A failure on one rank raises on all, and nothing is committed. deadline: seconds that a rank waits
+    for the others. progress: reports the bytes that this rank writes. unchanged_since: a checkpoint whose
+    unchanged chunks are linked, as in shardwise.save(); that of rank 0 counts.
     """
     options = {"codec": codec, "existing": existing, "threads": threads, "memory": memory,
                "find_earlier": since(unchanged_since)}
@@ -306,13 +307,13 @@ def save_async(path: FilePath, state: Mapping[str, Any], *, user: Any = None, co
                existing: Existing = "fail",
                replicas: str = "check", group: Group | None = None, threads: int = 0, memory: int = MEMORY,
                deadline: float = DEADLINE, keep_copy: bool = True) -> PendingSave:
-    """As save(), but returns when the values are copied to host memory: tensors and objects may change while
-    the save goes on. Its result() waits for the commit and raises what went wrong; what cannot be stored is
-    raised at once.
+    """Saves as save() does, but returns when the values are copied to host memory: tensors and objects may
+    change while the save goes on. result() of the returned object waits for the commit, and raises the error
+    of the save; a value that cannot be stored raises at once.
 
-    keep_copy: the memory of the copies of CPU tensors, as large as they are, stays for the next call. With a
-    state of the same sizes, that call takes as long as the copy alone: new memory takes several times as
-    long. False: it is freed when the save has ended.
+    keep_copy: True keeps the memory of the copies of CPU tensors for the next call. With a state of the same
+    sizes that call takes only the time of the copy; new memory takes several times as long. False frees the
+    memory at the end of the save.
     """
     options = {"codec": codec, "existing": existing, "threads": threads, "memory": memory}
     return save_async_managed(local_or_bucket(path, "save"), state, user, options, replicas,
@@ -356,13 +357,13 @@ def save_async_managed(path: str, state: Mapping[str, Any], user: Any, options: 
         staging.release(keep_copy)
         raise
     if failed is not None:
-        raise failed  # the other ranks hear of it on the thread
+        raise failed  # the thread tells the other ranks
     return pending
 
 
 def prepare_async(state: Mapping[str, Any]) -> None:
-    """Makes the first save_async() of this state as fast as the later ones, by having the memory for its
-    copies now."""
+    """Allocates the memory for the copies of this state, so that the first save_async() is as fast as later
+    ones."""
     from torch.distributed.checkpoint.state_dict import _init_optim_state
 
     staging = Staging()
@@ -370,10 +371,10 @@ def prepare_async(state: Mapping[str, Any]) -> None:
              and not value.state]
     try:
         for optimizer in fresh:
-            _init_optim_state(optimizer)  # as a step of no gradients would
+            _init_optim_state(optimizer)  # as a step without gradients would
         _Collected(state, None, single(), staging)
         staging.drop_unused()
     finally:
         staging.release(True)
         for optimizer in fresh:
-            optimizer.state.clear()  # training begins without it
+            optimizer.state.clear()  # training begins without state

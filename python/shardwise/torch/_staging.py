@@ -1,4 +1,4 @@
-"""Host memory into which asynchronous saves copy: kept from one to the next, as new pages cost more than the
+"""Keeps the host memory into which asynchronous saves copy from save to save, as new pages cost more than the
 copy."""
 
 from __future__ import annotations
@@ -10,17 +10,17 @@ import torch
 
 
 class Staging:
-    """The copies of one save. Takes the memory that the save before has left; saves under way at once share
-    no memory."""
+    """The copies of one save. They reuse the memory that the save before has released; saves that overlap
+    share no memory."""
 
     def __init__(self) -> None:
-        self._free = _kept.take()
+        self._free = _pool.take()
         self._used: list[torch.Tensor] = []
         self._copies: list[tuple[torch.Tensor, torch.Tensor]] = []
 
     def copy(self, tensor: torch.Tensor) -> torch.Tensor:
-        """Returns a copy of a tensor on the CPU, made by fill() and valid until release(). Has the strides of
-        clone()."""
+        """Returns the memory for a copy of a tensor on the CPU, with the strides of clone(). fill() copies
+        into it, and release() ends its use."""
         size = tensor.numel() * tensor.element_size()
         if size == 0:
             return tensor
@@ -32,8 +32,8 @@ class Staging:
         return copy
 
     def fill(self) -> None:
-        """One copy right after the other: what Python does in between would be slow, as copies empty the
-        CPU's caches."""
+        """Makes all copies in a row: other work of Python between them would be slow, as copies empty the
+        caches of the CPU."""
         for copy, tensor in self._copies:
             copy.copy_(tensor)
         self._copies.clear()
@@ -43,31 +43,32 @@ class Staging:
         if same:
             return same.pop()
         self._make_room(size)
-        # numpy asks the system for huge pages.
+        # Memory of numpy, which asks the system for huge pages.
         return torch.from_numpy(np.empty(size, np.uint8))
 
     def _make_room(self, size: int) -> None:
-        """If sizes have changed, old and new copies are not there at once."""
-        while size > 0 and (there := [s for s, pieces in self._free.items() if pieces]):
-            fits = [s for s in there if s >= size]
-            dropped = min(fits) if fits else max(there)
+        """Frees at least `size` bytes of old copies, so that old and new copies are not in memory at once if
+        sizes have changed."""
+        while size > 0 and (sizes := [s for s, pieces in self._free.items() if pieces]):
+            fits = [s for s in sizes if s >= size]
+            dropped = min(fits) if fits else max(sizes)
             self._free[dropped].pop()
             size -= dropped
 
     def drop_unused(self) -> None:
-        """Frees the memory that no tensor was copied to."""
+        """Frees the memory into which no tensor was copied."""
         self._free.clear()
 
     def release(self, keep: bool) -> None:
-        """The copies are not read any more. keep: their memory is for the next save."""
+        """Ends the use of the copies. keep: leaves their memory to the next save."""
         self._copies.clear()
         if keep:
-            _kept.put([*self._used, *(piece for pieces in self._free.values() for piece in pieces)])
+            _pool.put([*self._used, *(piece for pieces in self._free.values() for piece in pieces)])
         self._used, self._free = [], {}
 
 
-class _Kept:
-    """The memory that the last save has left, by size."""
+class _Pool:
+    """The memory that the last save has released, by size."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -75,8 +76,8 @@ class _Kept:
 
     def take(self) -> dict[int, list[torch.Tensor]]:
         with self._lock:
-            taken, self._memory = self._memory, {}
-            return taken
+            memory, self._memory = self._memory, {}
+            return memory
 
     def put(self, memory: list[torch.Tensor]) -> None:
         by_size: dict[int, list[torch.Tensor]] = {}
@@ -86,4 +87,4 @@ class _Kept:
             self._memory = by_size
 
 
-_kept = _Kept()
+_pool = _Pool()

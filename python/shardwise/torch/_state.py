@@ -1,5 +1,5 @@
-"""The state of a job as names and leaves: modules, optimizers, Stateful objects, DTensors, tensors, arrays,
-plain objects, at any depth of dicts, lists and tuples."""
+"""Takes the state of a job apart into names and leaves. Modules, optimizers, Stateful objects, DTensors,
+tensors, arrays and plain objects may stand at any depth of dicts, lists and tuples."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from . import _modules, _optimizers
 
 
 class PerRank:
-    """A value that each rank has of its own, such as the state of its random generator; or a tree of such
-    values. In a target, PerRank(None) is filled with the value that this rank has saved; if there are other
-    ranks now, ranks without one keep theirs."""
+    """A value, or a tree of values, that differs from rank to rank, such as the state of a random generator.
+    In a target, PerRank(None) gets the value that this rank has saved. If the number of ranks has changed, a
+    rank without a saved value keeps its own."""
 
     def __init__(self, value: Any) -> None:
         self.value = value
@@ -36,7 +36,7 @@ def is_stateful(value: Any) -> bool:
 
 
 def is_array(value: Any) -> bool:
-    """True if the value is stored as a tensor."""
+    """Returns True if the value is stored as a tensor."""
     return isinstance(value, (torch.Tensor, np.ndarray))
 
 
@@ -45,12 +45,12 @@ def _is_value(value: Any) -> bool:
 
 
 def flat_values(tree: Any, path: Path) -> Flat:
-    """Returns the leaves of a tree that a Stateful object or a PerRank has given."""
+    """Returns the leaves of the tree of a Stateful object or a PerRank."""
     return flatten(tree, lambda value: is_array(value) or isinstance(value, PerRank), path, every_dict=True)
 
 
 class State:
-    """A state, taken apart as far as containers go: `flat` has modules, optimizers and other Stateful objects
+    """A state whose containers are taken apart: `flat` has modules, optimizers and other Stateful objects
     whole. Raises InvalidArgument for anything but a dict by names."""
 
     def __init__(self, state: Mapping[str, Any]) -> None:
@@ -67,8 +67,8 @@ class State:
             (path, value) for path, value in self.stateful.items() if isinstance(value, torch.nn.Module))
 
     def tree_of(self, value: Any) -> Any:
-        """Returns the state of a Stateful object: a module's by names without those of wrappers, an
-        optimizer's by the names of its parameters."""
+        """Returns the state of a Stateful object: that of a module by names without wrappers, that of an
+        optimizer by the names of its parameters."""
         if isinstance(value, torch.optim.Optimizer):
             return _optimizers.state_of(value, self.names)
         if isinstance(value, torch.nn.Module):
@@ -76,21 +76,21 @@ class State:
         return value.state_dict()
 
     def versions(self) -> dict[str, dict[str, int]]:
-        """Gives the versions of each module, by its name."""
+        """Returns the versions of each module, by its name."""
         return {named(path): _modules.versions(value) for path, value in self.stateful.items()
                 if isinstance(value, torch.nn.Module)}
 
-    def given(self) -> Flat:
-        """Returns all of it, with Stateful objects replaced by their states."""
-        found = Flat(kinds=dict(self.flat.kinds))
+    def expanded(self) -> Flat:
+        """Returns the whole state, with Stateful objects replaced by their states."""
+        flat = Flat(kinds=dict(self.flat.kinds))
         for path, leaf in self.flat.leaves.items():
             if path in self.stateful:
                 inner = flat_values(self.tree_of(leaf), path)
-                # says nothing: a state_dict() may be one or a dict
+                # A state_dict() may be an OrderedDict or a dict, so this kind has no meaning.
                 if inner.kinds.get(path) == "OrderedDict":
                     inner.kinds.pop(path)
-                found.leaves.update(inner.leaves)
-                found.kinds.update(inner.kinds)
+                flat.leaves.update(inner.leaves)
+                flat.kinds.update(inner.kinds)
             else:
-                found.leaves[path] = leaf
-        return found
+                flat.leaves[path] = leaf
+        return flat

@@ -1,4 +1,4 @@
-"""A state that a checkpoint is loaded into: it is compared with the stored names, then filled."""
+"""Compares a state with the stored names of a checkpoint, then fills it."""
 
 from __future__ import annotations
 
@@ -29,7 +29,8 @@ _NOTHING = object()
 
 
 class Target:
-    """Compares all names, dtypes and shapes when it is made; check() raises for misfits; fill() reads."""
+    """A state to fill. The constructor compares all names, dtypes and shapes; check() raises for misfits;
+    fill() reads."""
 
     def __init__(self, checkpoint: Checkpoint, state: Mapping[str, Any], rank: int, ranks: int, strict: bool,
                  skip_mismatched: bool = False, resize: Resize | None = None) -> None:
@@ -54,19 +55,19 @@ class Target:
         self._below: dict[Path, list[str]] | None = None
         self._layouts = Layouts()
         self._regions = Regions()
-        # second names of memory, the first ones, and the target
+        # tied targets, each with its name and the first name of its memory
         self._ties: list[tuple[str, str, torch.Tensor]] = []
         self._fills: list[tuple[str, torch.Tensor]] = []
-        # of tensors on the meta device, by their paths, as they have no memory yet
+        # tensors on the meta device, by path, as they have no memory yet
         self._later: list[tuple[str, Path]] = []
-        self._copies: list[tuple[np.ndarray, np.ndarray]] = []  # for arrays that torch cannot show
-        # optimizers' state that is filled in place
+        self._copies: list[tuple[np.ndarray, np.ndarray]] = []  # arrays that torch cannot represent
+        # state of optimizers that is filled in place
         self._own: dict[Path, list[tuple[torch.Tensor, Path, torch.Tensor]]] = {}
-        self._found: dict[Path, Any] = {}  # leaves of containers
-        self._inner: dict[Path, Any] = {}  # the states for Stateful objects
-        self._modules: dict[Path, Flat] = {}  # the states for modules on the meta device
-        self._hits: set[Path] = set()  # Stateful objects, and names at the top, that have stored values
-        self._misses: dict[Path, None] = {}  # those that lack some
+        self._leaves: dict[Path, Any] = {}  # leaves of containers
+        self._inner: dict[Path, Any] = {}  # states for Stateful objects
+        self._modules: dict[Path, Flat] = {}  # states for modules on the meta device
+        self._hits: set[Path] = set()  # Stateful objects and top names that have stored values
+        self._misses: dict[Path, None] = {}  # Stateful objects and top names that lack stored values
         self._filled: list[torch.Tensor] = []
         self._absent: list[tuple[Path, torch.Tensor]] = []
         for path, leaf in self.state.flat.leaves.items():
@@ -90,8 +91,8 @@ class Target:
         elif path in self.state.stateful:
             self._inner[path] = self._take_stateful(path, leaf)
         else:
-            self._found[path] = self._take_leaf(path, leaf)
-        # A Stateful object is told of by itself, other values by the name at the top.
+            self._leaves[path] = self._take_leaf(path, leaf)
+        # A warning names a Stateful object itself, and other values by their top name.
         whole = path if path in self.state.stateful else path[:1]
         if len(self._used) > used:
             self._hits.update([whole, path[:1]])
@@ -160,8 +161,7 @@ class Target:
         return leaf
 
     def _as(self, leaf: Any, found: Any, path: Path) -> Any:
-        # DCP, and earlier versions, have stored a list without tensors value by value: a tuple is a list
-        # there.
+        # DCP and earlier versions stored a list without tensors value by value, and a tuple as a list.
         found = type(leaf)(found) if type(leaf) in (list, tuple) and type(found) is list else found
         try:
             return _containers.like(leaf, found)
@@ -170,7 +170,8 @@ class Target:
             return leaf
 
     def _within_object(self, path: Path) -> Any:
-        """A value of a container that was stored as one object."""
+        """Returns a value in a container that was stored as one object; _NOTHING if there is no such
+        value."""
         for length in range(len(path) - 1, 0, -1):
             name = self._stored.get(path[:length])
             if name is None or name not in self.checkpoint.objects:
@@ -220,7 +221,7 @@ class Target:
         return leaf
 
     def _key(self, tensor: torch.Tensor) -> MemoryKey:
-        """Equal for tied tensors."""
+        """Returns a key that is equal for tied tensors."""
         layout = self._layouts.of(tensor, "") if isinstance(tensor, DTensor) else None
         return memory_key(tensor if layout is None else layout.local, layout) or (id(tensor),)
 
@@ -256,7 +257,7 @@ class Target:
             self._ties.append((name, tied, target))
 
     def _fresh(self, name: str, numpy: bool = False, own: Any = None) -> Any:
-        """New memory, of the whole tensor, where a tensor `own` is."""
+        """Returns new memory for a whole stored tensor, on the device of `own`."""
         stored = self.checkpoint[name]
         if numpy or isinstance(own, np.ndarray) or name in self.checkpoint.document.get("numpy", {}):
             array = np.empty(stored.shape, NUMPY[stored.dtype_name])
@@ -268,8 +269,8 @@ class Target:
         return tensor
 
     def _as_stored(self, place: Path, name: str, own: Any, in_place: bool = False) -> Any:
-        """For an object's own load_state_dict(): as it was stored; in the memory of `own`, if that has this
-        dtype and shape. in_place: nothing but that memory will do."""
+        """Returns a stored value for an object's own load_state_dict(), in the memory of `own` if that has
+        its dtype and shape. in_place: no other memory may be used."""
         if name in self.checkpoint.objects:
             return self._as(own, self._object(name), place)
         if is_array(own) and not _modules.is_meta(own) and (in_place or self._is_alike(name, own)):
@@ -277,15 +278,15 @@ class Target:
         return self._fresh(name, own=own)
 
     def _is_alike(self, name: str, own: Any) -> bool:
-        """True if the stored tensor fits into a tensor or an array."""
+        """Returns True if the stored tensor fits into a tensor or an array."""
         stored = self.checkpoint[name]
-        there, here = ((TORCH[stored.dtype_name], own.dtype) if isinstance(own, torch.Tensor)
-                       else (NUMPY[stored.dtype_name], own.dtype.newbyteorder("=")))
-        return not is_lazy(own) and here == there and (
+        stored_dtype, dtype = ((TORCH[stored.dtype_name], own.dtype) if isinstance(own, torch.Tensor)
+                               else (NUMPY[stored.dtype_name], own.dtype.newbyteorder("=")))
+        return not is_lazy(own) and dtype == stored_dtype and (
             tuple(own.shape) == stored.shape or self._resizing.allows(name, stored.shape, tuple(own.shape)))
 
     def _subtree(self, path: Path) -> Any:
-        """Returns all that is stored below a path, as a tree."""
+        """Returns the tree of everything that is stored below a path."""
         return self._tree(path, {self._paths[name][len(path):]: self._object(name)
                                  if name in self.checkpoint.objects
                                  else self._fresh(name) for name in self._names_below(path)})
@@ -324,7 +325,7 @@ class Target:
         flat = flat_values(state, path)
         taken = Flat(kinds=flat.kinds)
         names = self._names_in_module(path, flat.leaves)
-        # formats without ties, as safetensors, have one name
+        # Formats without ties, such as safetensors, have one name of a tied tensor.
         for tied in _modules.ties(module) if len(names) < len(flat.leaves) else ():
             there = [names[(*path, name)] for name in tied if (*path, name) in names]
             names.update({(*path, name): there[0] for name in tied if there and (*path, name) not in names})
@@ -348,7 +349,7 @@ class Target:
                 taken.leaves[place] = self._take_array(place, name, leaf)
             elif name is not None and name in self.checkpoint.objects:
                 taken.leaves[place] = self._object(name)
-            elif place == path:  # the module has no values: those stored below its name are not its own
+            elif place == path:  # the module has no values, so values stored below its name are not its own
                 self._miss(place)
                 taken.leaves[place] = leaf
             else:
@@ -362,9 +363,10 @@ class Target:
 
     def _take_given(self, place: Path, leaves: Mapping[Path, Any], names: Mapping[Path, str],
                     apart: bool) -> Any:
-        """A value that a module takes by own code. names: of stored values. apart: not in its memory."""
-        own = {at: one.detach().clone() if apart and isinstance(one, torch.Tensor) and not is_lazy(one)
-               else one for at, one in leaves.items() if at[: len(place)] == place}
+        """Returns a value that a module loads by its own code. names: those of stored values. apart: the
+        value must not be in the module's memory."""
+        own = {at: leaf.detach().clone() if apart and isinstance(leaf, torch.Tensor) and not is_lazy(leaf)
+               else leaf for at, leaf in leaves.items() if at[: len(place)] == place}
         name = names.get(place) or self._name_of(place)
         below = {self._paths[inner]: inner for inner in self._names_below(place)} if name is None else {
             place: name}
@@ -376,7 +378,7 @@ class Target:
         return build({at[len(place):]: leaf for at, leaf in own.items()}, {}, place)
 
     def _take_meta(self, place: Path, name: str | None, leaf: torch.Tensor, first: str | None) -> None:
-        """`first` is the stored name of the tensor that this one is tied to."""
+        """Plans a tensor on the meta device. first: the stored name of the tensor that it is tied to."""
         if name is None or name not in self.checkpoint:
             self.wrong.append(f"{named(place)!r} is on the meta device, "
                               "and there is no such tensor that could fill it")
@@ -390,8 +392,8 @@ class Target:
                 self._ties.append((name, first, leaf))
 
     def _names_in_module(self, path: Path, places: Iterable[Path]) -> dict[Path, str]:
-        """Returns the stored names of a module's values: their own names, or else the one name that is the
-        same without the parts that wrappers add, as earlier versions stored them."""
+        """Returns the stored names of a module's values: their own names, or else the one name that is equal
+        without the parts of wrappers, which earlier versions stored."""
         names: dict[Path, str] = {}
         here: dict[str, list[Path]] = {}
         for place in places:
@@ -410,7 +412,7 @@ class Target:
         return names
 
     def _take_stateful(self, path: Path, value: Any) -> Any:
-        """Returns its stored state, as it was; in the memory of its own tensors if these fit."""
+        """Returns the stored state of a Stateful object, in the memory of its own tensors if these fit."""
         template = flat_values(self.state.tree_of(value), path)
         if self._kinds is not None:
             self._kinds.update({place: kind
@@ -450,9 +452,9 @@ class Target:
             self.wrong.append(f"{named(path)!r} has parameters on the meta device: "
                               "needed is an optimizer that was made when its module had memory")
             return None
-        given = optimizer.state_dict()
+        present = optimizer.state_dict()
         names = self._names_below(path)
-        if not _optimizers.has_numbers(given) or not names:
+        if not _optimizers.has_numbers(present) or not names:
             return self._take_stateful(path, optimizer)
         inner = {name: self._paths[name][len(path):] for name in names}
         groups = self._values_at((*path, "param_groups"),
@@ -466,20 +468,20 @@ class Target:
             if key in match.numbers:
                 leaf = self._of_parameter(name, path, optimizer, parameters[match.numbers[key]], tuple(rest))
                 state.setdefault(key, {})[tuple(rest)] = leaf
-        # A parameter with another shape gets no state.
+        # A parameter of another shape gets no state.
         state = {key: leaves for key, leaves in state.items()
                  if all(leaf is not _NOTHING for leaf in leaves.values())}
         packed = {match.numbers[key]: self._tree((*path, "state", key), leaves)
                   for key, leaves in state.items()}
         unknown = set(range(len(parameters))) - set(match.numbers.values())
-        packed.update({number: given["state"][number] for number in unknown if number in given["state"]})
+        packed.update({number: present["state"][number] for number in unknown if number in present["state"]})
         others = {place: self._object(name) if name in self.checkpoint.objects else self._fresh(name)
                   for name, place in inner.items() if place[0] not in ("state", "param_groups")}
         self._used.update(name for name, place in inner.items() if place == ("state",))  # an empty one
         return {**(self._tree(path, others) if others else {}), "state": packed, "param_groups": match.groups}
 
     def _values_at(self, path: Path, names: list[str]) -> Any:
-        """The groups' options, stored as one object or value by value."""
+        """Returns the options of groups, which are stored as one object or value by value."""
         if len(names) == 1 and self._paths[names[0]] == path:
             return self._object(names[0])
         return self._subtree(path) if names else []
@@ -501,9 +503,9 @@ class Target:
         if like and stored.shape != tuple(parameter.shape):
             self._used.add(name)
             if self._resizing.allows(name, stored.shape, tuple(parameter.shape)):
-                made = torch.zeros_like(parameter, dtype=TORCH[stored.dtype_name], requires_grad=False)
-                self._fill(name, made)
-                return made
+                padded = torch.zeros_like(parameter, dtype=TORCH[stored.dtype_name], requires_grad=False)
+                self._fill(name, padded)
+                return padded
             if self.skip_mismatched:
                 self.skipped.append(name)
                 return _NOTHING
@@ -511,15 +513,15 @@ class Target:
                               f"its parameter {list(parameter.shape)} here")
             return None
         if isinstance(parameter, DTensor) and stored.shape == tuple(parameter.shape) and stored.shape:
-            made = torch.empty_like(parameter, dtype=TORCH[stored.dtype_name], requires_grad=False)
-            self._fill(name, made)
-            return made
+            cut = torch.empty_like(parameter, dtype=TORCH[stored.dtype_name], requires_grad=False)
+            self._fill(name, cut)
+            return cut
         return self._fresh(name, own=own)
 
-    # ---- what becomes of it
+    # ---- checks and reads
 
     def check(self, unused: str) -> None:
-        """Raises one InvalidArgument naming all that does not fit. Nothing has been changed then."""
+        """Raises one InvalidArgument that names everything that does not fit, before anything is changed."""
         where = f"checkpoint {self.checkpoint.path}"
         there = [*self.checkpoint, *self.checkpoint.objects]
         asked = [named(path) for path in self.state.flat.leaves]
@@ -528,7 +530,7 @@ class Target:
                              + what_to_write(map(str, self._top), asked, self.missing, there))
             raise InvalidArgument(f"{where}: found none of the {len(asked)} names of the state "
                                   f"({few_of(asked) or 'it is empty'}), needed is at least one: "
-                                  f"there {f'are {of_checkpoint}' if there else 'is none'}")
+                                  f"the checkpoint has {of_checkpoint if there else 'no names'}")
         if self.strict and self.missing:
             tops = {str(path[0]) for path in self._stored}
             groups = grouped(self.missing, tops)
@@ -551,7 +553,7 @@ class Target:
                 self.wrong.append(f'{text} (unused="ignore" leaves them out)')
             elif unused == "warn":
                 warn(f"{where}: {text}")
-        # A job may go on with fewer ranks, so these are no fault, and a warning has named them.
+        # A job may continue with fewer ranks, so these are no faults; a warning has named them.
         self.unused = sorted({*self.unused, *self._of_absent_ranks.intersection(there)})
         if self.wrong:
             raise InvalidArgument(f"{where} does not fit the state: {number_of(self.wrong, 'fault')}: "
@@ -562,8 +564,8 @@ class Target:
                      f"which stays as it is{self._nearest(named(path))}")
 
     def fill(self) -> dict[str, Any]:
-        """Reads all; gives Stateful objects theirs. Returns the state. Raises InvalidArgument, before
-        anything is changed, for one tensor of the state for which there are two values."""
+        """Reads all values, gives Stateful objects their states, and returns the state. Raises
+        InvalidArgument, before anything is changed, if two different values are stored for one tensor."""
         self._refuse_two_values()
         real: dict[Path, Any] = {}
         for path, taken in self._modules.items():
@@ -583,15 +585,16 @@ class Target:
             if self._inner[path] is not None:
                 self._give(path, value, self._inner[path])
                 _optimizers.keep(value, self._own.get(path, ()))
-            self._found[path] = value
-        found = build(self._found, self.state.flat.kinds)
-        return {name: found[name] for name in self._top}
+            self._leaves[path] = value
+        tree = build(self._leaves, self.state.flat.kinds)
+        return {name: tree[name] for name in self._top}
 
     def _refuse_two_values(self) -> None:
         wrong = []
         for name, first, target in self._ties:
-            boxes, of_first = ([(shard.begin, held) for shard, held in self._held(one, target)]
-                               for one in (name, first))
+            boxes, of_first = ([(shard.begin, extents)
+                                for shard, extents in self._stored_parts(stored, target)]
+                               for stored in (name, first))
             if boxes != of_first or any(differ_there(self.checkpoint[first], self.checkpoint[name], *box)
                                         for box in boxes):
                 wrong.append(differ_text(first, name))
@@ -601,28 +604,28 @@ class Target:
 
     def _read(self, name: str, target: torch.Tensor) -> None:
         stored = self.checkpoint[name]
-        for shard, held in self._held(name, target):
-            self.reads.add(stored.number, shard.begin, shard.local.detach()[tuple(map(slice, held))],
+        for shard, extents in self._stored_parts(name, target):
+            self.reads.add(stored.number, shard.begin, shard.local.detach()[tuple(map(slice, extents))],
                            TORCH[stored.dtype_name])
 
-    def _held(self, name: str, target: torch.Tensor) -> Iterable[tuple[Shard, list[int]]]:
+    def _stored_parts(self, name: str, target: torch.Tensor) -> Iterable[tuple[Shard, list[int]]]:
         """Yields the parts of a target, and the stored extents of each."""
         shards = (self._layouts.of(target, name).shards if isinstance(target, DTensor)
                   else [Shard((0,) * target.ndim, target.detach())])
         for shard in shards:
-            held = [min(extent, there - begin) for extent, there, begin
-                    in zip(shard.local.shape, self.checkpoint[name].shape, shard.begin)]
-            if all(extent > 0 for extent in held):
-                yield shard, held
+            extents = [min(extent, stored - begin) for extent, stored, begin
+                       in zip(shard.local.shape, self.checkpoint[name].shape, shard.begin)]
+            if all(extent > 0 for extent in extents):
+                yield shard, extents
 
     def boxes(self) -> list[tuple[int, tuple[int, ...], list[int]]]:
         """Returns the boxes that fill() will read: the number of the tensor, the begin of the box, and its
         shape."""
         on_meta = {place: leaf for taken in self._modules.values() for place, leaf in taken.leaves.items()}
-        return [(self.checkpoint[name].number, shard.begin, held)
+        return [(self.checkpoint[name].number, shard.begin, extents)
                 for name, target in [*self._fills, *((name, target) for name, _, target in self._ties),
                                      *((name, on_meta[place]) for name, place in self._later)]
-                for shard, held in self._held(name, target)]
+                for shard, extents in self._stored_parts(name, target)]
 
     def _give(self, path: Path, value: Any, filled: Any) -> None:
         if isinstance(value, torch.optim.Optimizer) and self._is_of_fsdp1(value):

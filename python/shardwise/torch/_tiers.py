@@ -1,4 +1,4 @@
-"""shardwise.torch.TieredManager"""
+"""Defines shardwise.torch.TieredManager."""
 
 from __future__ import annotations
 
@@ -23,21 +23,22 @@ from ._target import Target
 
 
 class TieredManager(Tiers):
-    """The checkpoints of a job in two tiers: often in `fast`, a folder that each host has for itself (in
-    /dev/shm, or on a local disk), and from time to time in `durable`, one that all hosts share.
+    """Manages the checkpoints of a job in two tiers: saves go often to `fast`, a folder that each host has
+    for itself (in /dev/shm, or on a local disk), and from time to time to `durable`, which all hosts share.
 
-    A save writes this process's part to fast/process-N and gives copies to other hosts; that is when it is
-    committed. One save of drain_every goes on to the durable root in the background, where it is an ordinary
-    checkpoint. restore() takes the newest step whose chunks all exist somewhere: on any host, in an older
-    step's equal chunk, in the durable root. Every byte is compared with its hash, and bad chunks and
-    passed-over steps are reported. The job may have another number of processes then, and other placements.
+    A save writes the part of this process to fast/process-N and sends copies to other hosts; then it is
+    committed. One save in drain_every is also copied to the durable root in the background, where it is an
+    ordinary checkpoint. restore() takes the newest step whose chunks all exist somewhere: on any host, as an
+    equal chunk of an older step, or in the durable root. It compares every byte with its hash, and reports
+    bad chunks and steps that it passed over. A restarted job may have another number of processes, and other
+    placements.
 
-    All processes of the job make it, with the same options, and call its methods together, in the same order.
-    States are those of shardwise.torch.save(). One save is under way at a time.
+    All processes of the job make one with the same options, and call its methods together, in the same order.
+    It saves the states of shardwise.torch.save(); one save is under way at a time.
 
         with swt.TieredManager("/dev/shm/job", "/shared/job", copies=1, processes_per_host=8) as manager:
-            found = manager.restore(state)
-            for step in range(found.step + 1 if found else 0, steps):
+            restored = manager.restore(state)
+            for step in range(restored.step + 1 if restored else 0, steps):
                 ...
                 manager.save_async(step, state)
     """
@@ -48,12 +49,14 @@ class TieredManager(Tiers):
                  codec: Codec = "zstd", fast_codec: Codec = "none", replicas: str = "check",
                  group: Group | None = None, threads: int = 0, memory: int = MEMORY,
                  deadline: float = DEADLINE, address: str | None = None) -> None:
-        """copies: the number of other hosts that get a copy of a process's part; 0: none. processes_per_host:
-        neighbouring ranks, which are lost together; None: as torchrun says, else 1. keep_fast, keep_durable:
-        steps that stay; 0: all. drain_bytes_per_second: that each process writes to the durable root at most;
-        0: no limit. on_save_error, most_failed_saves: CheckpointManager's, for both tiers; a step that failed
-        in the fast one does not go on. codec: of the durable root. replicas, deadline: save()'s. address:
-        other hosts reach this one by it; None: that of the interface to torch's master."""
+        """copies: the number of other hosts that get a copy of a process's part; 0 makes no copies.
+        processes_per_host: the number of neighbouring ranks that are lost together; None: torchrun's, else 1.
+        keep_fast, keep_durable: the number of steps that stay; 0 keeps all. drain_bytes_per_second: the most
+        bytes that each process writes to the durable root per second; 0: no limit. on_save_error,
+        most_failed_saves: those of CheckpointManager, for both tiers; a step that failed in the fast tier is
+        not copied. codec: that of the durable root. replicas, deadline: those of shardwise.torch.save().
+        address: the address that other hosts reach this one at; None: that of the interface to torch's
+        master."""
         check_choice("replicas", replicas, ("check", "trust"))
         self._replicas = replicas
         group = auto() if group is None else group
@@ -69,17 +72,17 @@ class TieredManager(Tiers):
 
     def save(self, step: int, state: Mapping[str, Any], *, user: Any = None, existing: Existing = "fail",
              progress: Progress = None) -> SaveStats:
-        """Returns when the step is committed in the fast tier; if it is one that goes on to the durable root,
-        waits for the one before to be there. Errors are those of shardwise.torch.save(), also of the way of
-        an earlier step."""
+        """Saves a step, and returns when it is committed in the fast tier. A step that is also copied to the
+        durable root waits for the copy before it. Raises the errors of shardwise.torch.save(), and those of
+        the copy of an earlier step."""
         self.wait()
         return save_managed(self._name_of(step), state, user, self._options(existing), self._replicas,
                             self._saves, self._deadline, progress, Managed(write=self._write(step)))
 
     def save_async(self, step: int, state: Mapping[str, Any], *, user: Any = None,
                    existing: Existing = "fail") -> PendingSave:
-        """Returns when the values are copied to host memory. A save before that is under way is waited for,
-        and its error raised if nobody has seen it."""
+        """Returns when the values are copied to host memory. First waits for a save under way, and raises its
+        error if nobody has seen it."""
         self.wait()
         managed = Managed(write=self._write(step), started=lambda pending: self._queue.add(pending, None))
         return save_async_managed(self._name_of(step), state, user, self._options(existing), self._replicas,
@@ -87,9 +90,9 @@ class TieredManager(Tiers):
 
     def restore(self, state: Mapping[str, Any], *, strict: bool = True, skip_mismatched: bool = False,
                 resize: Resize | None = None, **edits: Unpack[Edits]) -> RestoredTier | None:
-        """Fills the state, as shardwise.torch.load() does, whose arguments these are (names, rename, cast,
-        ..), from the newest step that is whole. None if there is no step in either tier. Raises Corrupt if
-        there are and none is whole."""
+        """Fills the state from the newest whole step, as shardwise.torch.load() does, which has the same
+        arguments (names, rename, cast, ..). Returns None if there is no step in either tier. Raises Corrupt
+        if there are steps but none is whole."""
         self._need_no_step(state)
         unused = "error" if strict else "ignore"
 

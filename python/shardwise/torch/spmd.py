@@ -1,4 +1,4 @@
-"""PyTorch/XLA SPMD's names: a program that was written for it runs on emulated devices, with other imports.
+"""Gives the names of PyTorch/XLA SPMD: a program written for it runs on emulated devices with other imports.
 
     import shardwise.torch.spmd as xm       # was torch_xla.core.xla_model
     import shardwise.torch.spmd as xr       # was torch_xla.runtime
@@ -11,7 +11,7 @@
     xs.mark_sharding(t, mesh, ("data", "model"))
     xm.mark_step()
 
-docs/spmd.md says what happens, and what there is not.
+docs/spmd.md describes how it works, and lists the names that are missing.
 """
 
 from __future__ import annotations
@@ -104,22 +104,22 @@ def __getattr__(name: str) -> Any:
     return refused(name)
 
 
-# ---- Device and steps.
+# Device and steps.
 
 
 def xla_device() -> torch.device:
-    """The emulated device, which stands for all. Tensors are there after .to(xla_device()), or
-    device=xla_device()."""
+    """Returns the emulated device, which stands for all devices. .to(xla_device()) or device=xla_device()
+    puts a tensor there."""
     return _lazy.DEVICE
 
 
 def device() -> torch.device:
-    """xla_device(), as torch_xla.device()."""
+    """Returns xla_device(), as torch_xla.device() does."""
     return _lazy.DEVICE
 
 
 def get_xla_supported_devices() -> list[str]:
-    """A name for each device that is emulated: "EMULATED:0"."""
+    """Returns a name for each emulated device, as "EMULATED:0"."""
     return [f"EMULATED:{number}" for number in range(global_runtime_device_count())]
 
 
@@ -129,41 +129,41 @@ set_rng_state = manual_seed
 
 
 def devices() -> list[torch.device]:
-    """xla_device(), which stands for all."""
+    """Returns xla_device(), which stands for all devices, in a list."""
     return [_lazy.DEVICE]
 
 
 def device_count() -> int:
-    """How many devices are emulated."""
+    """Returns the number of emulated devices."""
     return global_runtime_device_count()
 
 
 def last_plan() -> Plan | None:
-    """The plan that ran last, for report(), explain() and traffic; None before the first."""
+    """Returns the plan that ran last, for report(), explain() and traffic; None before the first run."""
     return next(iter(_lazy_program.last), None)
 
 
-# ---- Meshes.
+# Meshes.
 
 
 def get_1d_mesh(axis_name: str | None = None) -> Mesh:
-    """All devices along one axis."""
+    """Returns a mesh of all devices along one axis."""
     devices = global_runtime_device_count()
     return Mesh(np.arange(devices), (devices,), None if axis_name is None else (axis_name,))
 
 
-# ---- Marks.
+# Marks.
 
 
 def clear_sharding(t: torch.Tensor) -> torch.Tensor:
-    """Takes the mark away, in place, and gives t."""
+    """Removes the mark in place, and returns t."""
     if isinstance(t, LazyTensor):
         t._root.mark = t._root.placement = None
     return t
 
 
 class MarkShardingFunction(torch.autograd.Function):
-    """mark_sharding_with_gradients() as torch calls it: MarkShardingFunction.apply(t, mesh,
+    """The autograd function of mark_sharding_with_gradients(): MarkShardingFunction.apply(t, mesh,
     partition_spec)."""
 
     @staticmethod
@@ -177,12 +177,13 @@ class MarkShardingFunction(torch.autograd.Function):
 
 
 def mark_sharding_with_gradients(t: torch.Tensor, mesh: Mesh, partition_spec: Sequence[Entry]) -> Any:
-    """A tensor like t that is marked, as its gradient is; t keeps its own mark. Raises InvalidArgument."""
+    """Returns a marked copy of t, whose gradient is marked, too; t keeps its own mark. Raises
+    InvalidArgument."""
     return MarkShardingFunction.apply(t, mesh, partition_spec)
 
 
 def annotate_custom_sharding(t: torch.Tensor, mesh: Mesh, partition_spec: Sequence[Entry]) -> Any:
-    """Says, in place, how a tensor is cut from here on in the step; its mark stays. Raises
+    """Changes the cut of a tensor for the rest of the step, in place; its mark stays. Raises
     InvalidArgument."""
     placement = placement_of("annotate_custom_sharding", t, mesh, partition_spec)
     with torch.no_grad():
@@ -192,25 +193,24 @@ def annotate_custom_sharding(t: torch.Tensor, mesh: Mesh, partition_spec: Sequen
 
 
 def wrap_if_sharded(x: Any) -> Any:
-    """x: a tensor that is marked is an XLAShardedTensor as it is."""
+    """Returns x, as a marked tensor is itself an XLAShardedTensor."""
     return x
 
 
 def wrap_as_sharded_tensor(t: torch.Tensor) -> Any:
-    """t, as wrap_if_sharded()."""
+    """Returns t, like wrap_if_sharded()."""
     return t
 
 
 def unwrap_sharded_tensor(t: torch.Tensor) -> Any:
-    """t: marks need no wrapper."""
+    """Returns t, as marks need no wrapper."""
     return t
 
 
 @dataclass
 class ShardingSpec:
-    """A mesh and a spec, for what has tensors later: MpDeviceLoader(.., input_sharding=ShardingSpec(mesh,
-    ("data", None))). minibatch: a process brings a part of the batch; one process, as here, brings all of
-    it."""
+    """A mesh and a spec for later tensors: MpDeviceLoader(.., input_sharding=ShardingSpec(mesh, ("data",
+    None))). minibatch: each process brings a part of the batch; the only process here brings all of it."""
 
     mesh: Mesh
     partition_spec: Sequence[Entry]
@@ -220,33 +220,33 @@ class ShardingSpec:
         self.mesh.spec_of(self.partition_spec)
 
     def can_apply(self, t: torch.Tensor) -> bool:
-        """True if t has as many dims as the spec."""
+        """Returns True if t has as many dims as the spec."""
         return t.dim() == len(self.partition_spec)
 
     def apply(self, t: torch.Tensor) -> None:
-        """Marks t, in place."""
+        """Marks t in place."""
         mark_sharding(t, self.mesh, self.partition_spec)
 
 
 def get_xla_sharding_spec(t: torch.Tensor) -> str:
-    """How a tensor is cut, in XLA's words (torch_xla._XLAC._get_xla_sharding_spec):
-    "{devices=[4,2]0,1,2,3,4,5,6,7}", "{replicated}"; "" of one that is pending and not marked."""
+    """Returns the cut of a tensor as XLA writes it (torch_xla._XLAC._get_xla_sharding_spec):
+    "{devices=[4,2]0,1,2,3,4,5,6,7}", "{replicated}"; "" for a pending tensor without a mark."""
     return sharding_text(t)
 
 
-# torch_xla._XLAC._get_xla_sharding_spec(t), if this module is torch_xla.
+# Serves torch_xla._XLAC._get_xla_sharding_spec(t) in a program that imports this module as torch_xla.
 _XLAC = types.SimpleNamespace(_get_xla_sharding_spec=get_xla_sharding_spec,
                               _get_xla_sharding_type=get_xla_sharding_type, _xla_spmd_all_reduce=all_reduce,
                               _xla_spmd_reduce_scatter=reduce_scatter)
 
 
-# ---- Manual sharding.
+# Manual sharding.
 
 
 def enable_manual_sharding(t: torch.Tensor, partition_spec: Sequence[Entry], *,
                            mesh: Mesh | None = None) -> Any:
-    """t as each device has it: a tensor of the shape of one part. Operations on it are done by each device to
-    its own part, until disable_manual_sharding(). Dims must divide evenly. Raises InvalidArgument."""
+    """Returns the part of t on each device, a tensor of the shape of one part. Each device applies operations
+    to its own part until disable_manual_sharding(). Dims must divide evenly. Raises InvalidArgument."""
     whole = _manual_mesh("enable_manual_sharding", mesh)
     placement = placement_of("enable_manual_sharding", t, whole, partition_spec)
     if any(extent % tiles for extent, tiles in zip(t.shape, placement.tiles)):
@@ -260,7 +260,7 @@ def enable_manual_sharding(t: torch.Tensor, partition_spec: Sequence[Entry], *,
 
 def disable_manual_sharding(t: torch.Tensor, partition_spec: Sequence[Entry], full_shape: Sequence[int], *,
                             mesh: Mesh | None = None) -> Any:
-    """The tensor of these parts. Raises InvalidArgument."""
+    """Returns the whole tensor of these parts. Raises InvalidArgument."""
     whole = _manual_mesh("disable_manual_sharding", mesh)
     placement = placement_of("disable_manual_sharding", t, whole, partition_spec)
     shape = [extent * tiles for extent, tiles in zip(t.shape, placement.tiles)]
@@ -271,18 +271,18 @@ def disable_manual_sharding(t: torch.Tensor, partition_spec: Sequence[Entry], fu
 
 
 def _manual_mesh(operation: str, mesh: Mesh | None) -> Mesh:
-    found = mesh or get_global_mesh()
-    if found is None:
+    manual = mesh or get_global_mesh()
+    if manual is None:
         raise InvalidArgument(f"{operation}: found no mesh, needed mesh= or set_global_mesh()")
-    return found
+    return manual
 
 
-# ---- Modules and loaders.
+# Modules and loaders.
 
 
 class XLAPatchedLinear(torch.autograd.Function):
-    """torch.nn.functional.linear as an einsum, which keeps the dims of its input apart. A program of ours
-    cuts torch's own as well."""
+    """torch.nn.functional.linear as an einsum, which keeps the dims of its input apart. Our programs can also
+    cut torch's own linear."""
 
     @staticmethod
     def forward(ctx: Any, input: torch.Tensor, weight: torch.Tensor,
@@ -303,20 +303,20 @@ class XLAPatchedLinear(torch.autograd.Function):
 
 
 def xla_patched_nn_linear_forward(m: torch.nn.Linear, input: torch.Tensor) -> Any:
-    """XLAPatchedLinear of a layer's weight and bias: layer.forward =
+    """Applies XLAPatchedLinear with a layer's weight and bias: layer.forward =
     MethodType(xla_patched_nn_linear_forward, layer)."""
     return XLAPatchedLinear.apply(input, m.weight, m.bias)
 
 
 def apply_backward_optimization_barrier(m: torch.nn.Module) -> None:
-    """Does nothing: it keeps XLA from fusing a module's gradient with others', and programs of ours fuse no
-    products."""
+    """Does nothing: it keeps XLA from fusing the gradients of modules, and our programs fuse no products."""
 
 
 class MpDeviceLoader:
-    """Batches of a loader, on the device: every tensor in them, marked by input_sharding, a ShardingSpec or
-    one for each key of a batch that is a dict. Each next batch is a mark_step() of the operations on the one
-    before. Raises InvalidArgument for a dict of specs and a batch that is no dict, or lacks a key."""
+    """Puts batches of a loader on the device. input_sharding marks every tensor in them: a ShardingSpec, or a
+    dict with a spec for each key of a dict batch. Each next batch first runs mark_step() for the operations
+    on the batch before. Raises InvalidArgument for a dict of specs if a batch is no dict or has other
+    keys."""
 
     def __init__(self, loader: Any, device: torch.device, input_sharding: ShardingSpec
                  | Mapping[str, ShardingSpec | None] | None = None, **options: Any) -> None:
@@ -338,9 +338,9 @@ class MpDeviceLoader:
         if not isinstance(sharding, Mapping):
             return torch.utils._pytree.tree_map(lambda leaf: self._on_device(leaf, sharding), batch)
         if not isinstance(batch, Mapping) or not set(batch) <= set(sharding):
-            found = sorted(map(str, set(batch)
-                               - set(sharding))) if isinstance(batch, Mapping) else type(batch).__name__
-            raise InvalidArgument(f"MpDeviceLoader: found a batch with {found} and a dict of specs, "
+            content = sorted(map(str, set(batch)
+                                 - set(sharding))) if isinstance(batch, Mapping) else type(batch).__name__
+            raise InvalidArgument(f"MpDeviceLoader: found a batch with {content} and a dict of specs, "
                                   "needed a spec for each key")
         return {key: torch.utils._pytree.tree_map(lambda leaf, key=key: self._on_device(leaf, sharding[key]),
                                                   value) for key, value in batch.items()}
@@ -354,12 +354,12 @@ class MpDeviceLoader:
         return placed
 
 
-# ---- Pictures.
+# Pictures.
 
 
 def visualize_sharding(sharding: str, **_: Any) -> str:
-    """Prints which devices have which part, and gives it: a table of the first dim down and the second
-    across, of a sharding in XLA's words. Raises InvalidArgument for more than two dims that are cut."""
+    """Prints and returns a table of the devices of each part, with the first dim down and the second across.
+    sharding: as XLA writes it. Raises InvalidArgument if more than two dims are cut."""
     dims, groups = tiles_of_text(sharding, global_runtime_device_count())
     cut = [dim for dim, tiles in enumerate(dims) if tiles > 1]
     if len(cut) > 2 or any(dim > 1 for dim in cut):
@@ -377,8 +377,7 @@ def visualize_sharding(sharding: str, **_: Any) -> str:
 
 
 def visualize_tensor_sharding(t: torch.Tensor, **_: Any) -> str:
-    """visualize_sharding() of how a tensor is cut. Raises InvalidArgument for one that is pending and not
-    marked."""
+    """Calls visualize_sharding() for a tensor. Raises InvalidArgument for a pending tensor without a mark."""
     text = get_xla_sharding_spec(t)
     if not text:
         raise InvalidArgument("visualize_tensor_sharding: found a tensor that is pending and not marked, "

@@ -1,4 +1,4 @@
-"""Programs of steps of JAX. What writes them is imported when the first is captured."""
+"""Captures steps of JAX as programs. The first capture imports the modules that write them."""
 
 from __future__ import annotations
 
@@ -14,22 +14,24 @@ if TYPE_CHECKING:
 
 def capture(step: Callable[..., Any], *example: Any, kinds: Mapping[str, str] | None = None,
             progress: bool = True, **by_name: Any) -> Program:
-    """The program of step(*example). `example`: pytrees of arrays or jax.ShapeDtypeStruct; JAX traces the
-    function, nothing is computed and no memory is taken. Inputs are called by their path,
-    "params/dense/kernel". Shardings of the example (NamedSharding), of jit, and
-    jax.lax.with_sharding_constraint become marks.
+    """Returns the program of step(*example). example: pytrees of arrays or jax.ShapeDtypeStruct. JAX traces
+    the function; it computes nothing and takes no memory. The label of an input is its path,
+    "params/dense/kernel". Shardings of the example (NamedSharding) and of jit, and
+    jax.lax.with_sharding_constraint, become marks.
 
     kinds: the kinds of inputs by patterns of labels: "parameter", "optimizer" or "loader" (data). Without a
-    pattern, an input that the step returns is a parameter: a tree of the same type is in the result, or an
-    array of its type is at its place. States of optax and flax.nnx are the optimizer's. A result that
-    replaces a parameter or optimizer state takes its memory, as donate_argnums has it.
+    pattern, an input that the step returns is a parameter: the result has a tree of the same type, or an
+    array of its type at the same place. States of optax and flax.nnx belong to the optimizer. A result that
+    replaces a parameter or optimizer state takes its memory, as with donate_argnums.
 
-    Raises Unsupported, naming each primitive that no program has, or a parameter of one that its rule does
-    not know, how often it is there, and the source line of the first; InvalidArgument for an example that is
-    no tree of arrays, or that the step does not take. `by_name`: arguments by the step's own names.
+    by_name: arguments by the step's own names.
 
-    progress: on a terminal, a capture that takes longer than two seconds shows on stderr how far it is;
-    False: never."""
+    progress: on a terminal, a capture of more than two seconds shows its progress on stderr; False never
+    shows it.
+
+    Raises Unsupported, which names each primitive that no program has, or a parameter that its rule does not
+    know, how often it is there, and the source line of the first. Raises InvalidArgument for an example that
+    is no tree of arrays, or that the step does not take."""
     from .writer import captured
 
     arguments = example_of(step, example, by_name, ("kinds", "progress"))

@@ -1,4 +1,4 @@
-"""A function as a program: its jaxpr, each primitive written by its rule (ops/rules.py and the modules that
+"""Writes the jaxpr of a function as a program, each primitive by its rule (ops/rules.py and the modules that
 add to it)."""
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from ...programs import Program
 from .kinds import kinds_of
 from .nnx import Modules
 from .ops import complex as _complex
-from .ops import indexing as indexing  # their rules
+from .ops import indexing as indexing  # these modules add rules
 from .ops import linear_algebra as linear_algebra
 from .ops import loops as loops
 from .ops import random as random
@@ -36,7 +36,7 @@ from .ops.rules import INLINED, REASONS, RULES, UNREAD, Call, Params, spec_of
 
 
 def captured(step: Callable[..., Any], example: tuple[Any, ...], kinds: Mapping[str, str]) -> Program:
-    """See capture()."""
+    """Returns the program of capture()."""
     modules = Modules(example)
     arguments, names = modules.arguments(example), _argument_names(step, len(example))
     leaves, tree = _named_leaves(names, arguments)
@@ -51,17 +51,17 @@ def captured(step: Callable[..., Any], example: tuple[Any, ...], kinds: Mapping[
     inputs: list[Any] = []
     for label, kind, variable in zip(leaves, kinds_of_leaves, closed.jaxpr.invars):
         dtype, shape = _input_type(variable.aval, label)
-        pairs_in.append(dtype in PARTS and variable in used)  # a value that is only moved stays as it is
-        made = text.input(label, *((PARTS[dtype], (*shape, 2)) if pairs_in[-1] else (dtype, shape)), kind)
-        inputs.append(text.pair(made) if pairs_in[-1] else made)
-    given = _Writer(text).jaxpr(closed.jaxpr, closed.consts, inputs, "")
-    count = len(given) - len(after)
+        pairs_in.append(dtype in PARTS and variable in used)  # a value that is only moved stays complex
+        value = text.input(label, *((PARTS[dtype], (*shape, 2)) if pairs_in[-1] else (dtype, shape)), kind)
+        inputs.append(text.pair(value) if pairs_in[-1] else value)
+    outputs = _Writer(text).jaxpr(closed.jaxpr, closed.consts, inputs, "")
+    count = len(outputs) - len(after)
     of_modules = [x for x, own_kind in zip(inputs, modules.kinds(arguments)) if own_kind]
-    changed = [place for place, (old, new) in enumerate(zip(of_modules, given[count:])) if old is not new]
-    given = given[:count] + [given[count + place] for place in changed]
-    graph, places = text.graph([text.in_one(x) if isinstance(x, Complex) else x for x in given])
+    changed = [place for place, (old, new) in enumerate(zip(of_modules, outputs[count:])) if old is not new]
+    outputs = outputs[:count] + [outputs[count + place] for place in changed]
+    graph, places = text.graph([text.in_one(x) if isinstance(x, Complex) else x for x in outputs])
     shardings = [_mark(leaf, label) for label, leaf in leaves.items()]
-    marks = [own if own is not None else one.mark for own, one in zip(shardings, graph.inputs)]
+    marks = [own if own is not None else of_graph.mark for own, of_graph in zip(shardings, graph.inputs)]
     if marks != [None] * len(marks):
         graph = graph.marked_inputs([None if mark is None else _core.PartitionSpec.parse(mark)
                                      for mark in marks])
@@ -73,23 +73,23 @@ def captured(step: Callable[..., Any], example: tuple[Any, ...], kinds: Mapping[
 def _inputs_of(tree: Any, pairs: Sequence[bool],
                modules: Modules) -> Callable[[tuple[Any, ...]], Sequence[Any]]:
     def inputs_of(args: tuple[Any, ...]) -> Sequence[Any]:
-        values, found = jax.tree.flatten(modules.arguments(args))
-        if found != tree:
-            raise InvalidArgument(f"run: found arguments of the tree {found}, needed {tree}, "
-                                  "of which the program was captured")
+        values, own_tree = jax.tree.flatten(modules.arguments(args))
+        if own_tree != tree:
+            raise InvalidArgument(f"run: found arguments of the tree {own_tree}, needed {tree}, "
+                                  "as at the capture")
         return [_pairs_of(value) if is_pair else _plain_array(value) for value, is_pair in zip(values, pairs)]
 
     return inputs_of
 
 
 def _pairs_of(value: Any) -> Any:
-    """A complex array as a real one with a last dim of 2."""
+    """Returns a complex array as a real one with a last dim of 2."""
     array = np.asarray(_plain_array(value))
     return np.stack([array.real, array.imag], -1) if array.dtype.kind == "c" else array
 
 
 def _plain_array(value: Any) -> Any:
-    """The data of a typed key; without 64-bit types, unless JAX has them switched on."""
+    """Returns the data of a typed key, or an array in a dtype that JAX allows (64 bits only if enabled)."""
     if _tree.is_key(value):
         return jax.random.key_data(value)
     if not isinstance(value, (np.ndarray, np.generic)):
@@ -103,10 +103,10 @@ def _result_of_modules(result: Any, after: list[Any], changed: list[int],
     both = _result_of((result, [after[place] for place in changed]))
 
     def result_of(arrays: Sequence[np.ndarray]) -> Any:
-        given, values = both(arrays)
+        own_result, values = both(arrays)
         modules.update([values[changed.index(place)] if place in changed else None
                         for place in range(len(after))])
-        return given
+        return own_result
 
     return result_of
 
@@ -126,7 +126,7 @@ def _result_of(result: Any) -> Callable[[Sequence[np.ndarray]], Any]:
     return result_of
 
 
-# ---- Arguments.
+# Arguments.
 
 
 def _argument_names(step: Callable[..., Any], count: int) -> list[str]:
@@ -139,10 +139,10 @@ def _argument_names(step: Callable[..., Any], count: int) -> list[str]:
 
 
 def _named_leaves(names: Sequence[str], example: tuple[Any, ...]) -> tuple[dict[str, Any], Any]:
-    """The leaves of the arguments by label, as they have shapes and dtypes, and the tree of all."""
+    """Returns the leaves of the arguments by label, with their shapes and dtypes, and the tree of all."""
     leaves: dict[str, Any] = {}
-    found, tree = jax.tree_util.tree_flatten_with_path(example)
-    for (argument, *path), value in found:
+    pairs, tree = jax.tree_util.tree_flatten_with_path(example)
+    for (argument, *path), value in pairs:
         label = "/".join((names[argument.idx], *_tree.parts_of(tuple(path))))
         if label in leaves:
             raise InvalidArgument(f"capture: found two arguments called {label!r}, needed one: "
@@ -161,8 +161,8 @@ def _abstract(value: Any, label: str) -> Any:
 
 
 def _struct(leaf: Any) -> Any:
-    """Returns the type of a leaf with its NamedSharding: if the axes of its mesh are explicit, JAX traces by
-    it."""
+    """Returns the type of a leaf with its NamedSharding. JAX traces by that if the axes of the mesh are
+    explicit."""
     sharding = getattr(leaf, "sharding", None)
     is_weak = bool(getattr(leaf, "weak_type", False))
     return jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, weak_type=is_weak,  # type: ignore[no-untyped-call]
@@ -186,11 +186,11 @@ def _mark(leaf: Any, label: str) -> str | None:
         raise InvalidArgument(f"capture: {label}: {refused}") from None
 
 
-# ---- The jaxpr.
+# The jaxpr.
 
 
 class _Place:
-    """An equation, for messages. `str` is its source line, or that of the call that it is in."""
+    """An equation in messages. `str` gives its source line, or that of the call around it."""
 
     def __init__(self, equation: Any, outer: Place | None) -> None:
         self.equation, self.outer = equation, outer
@@ -200,23 +200,23 @@ class _Place:
         return str(self.equation.primitive.name)
 
     def __str__(self) -> str:
-        from jax._src import source_info_util  # nothing public has it
+        from jax._src import source_info_util  # there is no public name
 
         own = str(source_info_util.summarize(self.equation.source_info))
-        # a rule that traces a function, or what calls the step
+        # A line of ours is that of a rule that traces a function, or of the call of the step.
         is_ours = own.startswith(os.path.dirname(__file__))
         return own if own and not is_ours else str(self.outer) if self.outer else "an unknown line"
 
 
 @lru_cache(maxsize=4096)
 def _scope_of_stack(stack: str) -> tuple[str, bool]:
-    """A name stack of JAX's, "transpose(jvp(layer0))/mlp", as a scope, "layer0/mlp", and whether it is of a
-    gradient."""
+    """Returns the scope of a name stack of JAX, "layer0/mlp" for "transpose(jvp(layer0))/mlp", and whether it
+    is that of a gradient."""
     parts = stack.split("/")
     begins = [number for number, part in enumerate(parts) if "jvp(" in part]
-    if begins:  # recomputation for a gradient has its whole name after the gradient's
+    if begins:  # a recomputation has its whole name after that of the gradient
         parts = parts[: begins[0]] + parts[begins[-1]:]
-    # einsum opens a scope of its equation
+    # einsum opens a scope that is named by its equation.
     names = [re.sub(r"\w+\(|\)", "", part) for part in parts if "->" not in part]
     return "/".join(name for name in names if name not in ("", "rematted_computation",
                                                            "checkpoint")), "transpose(" in stack
@@ -228,9 +228,9 @@ class _Writer:
     def __init__(self, text: ProgramText) -> None:
         self.text = text
         self._places: dict[tuple[int, int], _Place] = {}
-        #: arrays that jaxprs hold, by body and id; each is written once
-        self._held: dict[tuple[int, int], tuple[Any, Any]] = {}
-        #: the scope of all that is written now, and whether it is of a gradient
+        #: arrays in jaxprs, by body and id; each is written once
+        self._arrays: dict[tuple[int, int], tuple[Any, Any]] = {}
+        #: inside a kernel, its scope, and whether it is that of a gradient
         self._kernel: tuple[str, bool] | None = None
 
     def jaxpr(self, jaxpr: Any, consts: Sequence[Any], operands: Sequence[Value], stack: str) -> list[Value]:
@@ -249,13 +249,13 @@ class _Writer:
             values.update(zip(equation.outvars, self.equation(equation, operands, stack)))
         return [value_of(atom) for atom in jaxpr.outvars]
 
-    def _array(self, held: Any, dtype: Any = None) -> Any:
-        if not isinstance(held, (jax.Array, np.ndarray)):  # a number
-            return self._of_array(np.asarray(held, dtype))
-        key = self.text.body, id(held)
-        if key not in self._held:
-            self._held[key] = held, self._of_array(np.asarray(held, dtype))
-        return self._held[key][1]
+    def _array(self, array: Any, dtype: Any = None) -> Any:
+        if not isinstance(array, (jax.Array, np.ndarray)):  # a number
+            return self._of_array(np.asarray(array, dtype))
+        key = self.text.body, id(array)
+        if key not in self._arrays:
+            self._arrays[key] = array, self._of_array(np.asarray(array, dtype))
+        return self._arrays[key][1]
 
     def _of_array(self, array: np.ndarray) -> Any:
         if array.dtype.kind != "c":
@@ -278,8 +278,8 @@ class _Writer:
 
     def _refused(self, reason: str, operands: Sequence[Value], dtype: str | None,
                  shape: tuple[int, ...]) -> Any:
-        found = self.text.refused(reason, parts_of(operands), PARTS.get(dtype or "", dtype), shape)
-        return Complex(found, found) if dtype in PARTS else found
+        value = self.text.refused(reason, parts_of(operands), PARTS.get(dtype or "", dtype), shape)
+        return Complex(value, value) if dtype in PARTS else value
 
     def _results(self, equation: Any, operands: list[Value], stack: str) -> Sequence[Value]:
         name, params = equation.primitive.name, Params(equation.params)
@@ -295,9 +295,9 @@ class _Writer:
                     self._in_kernel)
         is_complex = any(isinstance(x, Complex) for x in operands) or any(dtype in PARTS
                                                                           for dtype, _ in call.results)
-        found = (_complex.rule_of(name) if is_complex else RULES[name])(call, *operands)
+        written = (_complex.rule_of(name) if is_complex else RULES[name])(call, *operands)
         params.need_read(UNREAD.get(name, ""))
-        results: list[Any] = [found] if isinstance(found, (Value, Complex)) else list(found)
+        results: list[Any] = [written] if isinstance(written, (Value, Complex)) else list(written)
         types = [(result.dtype, result.shape) for result in results]
         assert types == call.results, f"{name}: the rule gave {types}, the jaxpr has {call.results}"
         return results
@@ -311,31 +311,31 @@ class _Writer:
 
     def _inlined(self, params: Mapping[str, Any], operands: list[Value], stack: str) -> Sequence[Value]:
         inner = next(params[key] for key in ("jaxpr", "call_jaxpr", "fun_jaxpr") if key in params)
-        given = [self._constrained(x, s)
-                 for x, s in zip(operands, params.get("in_shardings", [None] * len(operands)))]
+        constrained = [self._constrained(x, s)
+                       for x, s in zip(operands, params.get("in_shardings", [None] * len(operands)))]
         if hasattr(inner, "jaxpr"):
-            results = self.jaxpr(inner.jaxpr, inner.consts, given, stack)
+            results = self.jaxpr(inner.jaxpr, inner.consts, constrained, stack)
         else:
-            results = self.jaxpr(inner, (), given, stack)
+            results = self.jaxpr(inner, (), constrained, stack)
         return [self._constrained(x, s)
                 for x, s in zip(results, params.get("out_shardings", [None] * len(results)))]
 
     def _constrained(self, x: Any, sharding: Any) -> Any:
         if not isinstance(sharding, NamedSharding):
             return x
-        made: list[Any] = [self.text.marked(part, spec_of(sharding, len(x.shape))) for part in parts_of([x])]
-        return made[0] if len(made) == 1 else Complex(*made)
+        parts: list[Any] = [self.text.marked(part, spec_of(sharding, len(x.shape))) for part in parts_of([x])]
+        return parts[0] if len(parts) == 1 else Complex(*parts)
 
 
 def _data_type(aval: Any) -> tuple[str | None, tuple[int, ...]]:
-    """Returns the dtype and shape that a value has in the program; typed keys have those of their data."""
+    """Returns the dtype and shape of a value in the program; typed keys have those of their data."""
     if _tree.is_key(aval):
         return "u32", (*aval.shape, *aval.dtype._impl.key_shape)
     return known_name(aval.dtype), tuple(aval.shape)
 
 
 def _type(aval: Any) -> tuple[str, tuple[int, ...]]:
-    """Raises Refused."""
+    """Returns the dtype and shape of a value. Raises Refused for a dtype that programs lack."""
     dtype, shape = _data_type(aval)
     if dtype is None:
         raise Refused(f"found the dtype {aval.dtype}, needed one that programs have")

@@ -1,1 +1,1 @@
-"""Parts that the front ends of PyTorch and JAX share: functions made of the operations of programs."""
+"""Writes functions that the front ends of PyTorch and JAX share, as operations of programs."""

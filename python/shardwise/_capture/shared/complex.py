@@ -1,4 +1,4 @@
-"""Arithmetic of complex numbers of programs, which are pairs of real tensors."""
+"""Writes arithmetic of complex numbers, which are pairs of real tensors in programs."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def product(text: ProgramText, a: Complex, b: Complex) -> Complex:
 
 
 def quotient(text: ProgramText, a: Complex, b: Complex) -> Complex:
-    """Returns a / b. b is divided by its larger part first, so that no square is infinite."""
+    """Returns a / b. First divides b by its larger part, so that no square is infinite."""
     of = text.elementwise
     size = of("max", of("abs", b.real), of("abs", b.imag))
     c, d = of("div", b.real, size), of("div", b.imag, size)
@@ -25,7 +25,7 @@ def quotient(text: ProgramText, a: Complex, b: Complex) -> Complex:
 
 
 def hypotenuse(text: ProgramText, a: Value, b: Value) -> Value:
-    """Returns root(a^2 + b^2), computed from the quotient of the two: their squares may be infinite, or 0."""
+    """Returns root(a^2 + b^2), by the quotient of the two, as their squares may be infinite, or 0."""
     of = text.elementwise
     x, y = of("abs", a), of("abs", b)
     most, least = of("max", x, y), of("min", x, y)
@@ -70,7 +70,7 @@ def whole_power(text: ProgramText, x: Complex, power: int) -> Complex:
 
 
 def power(text: ProgramText, x: Complex, y: Complex | Value) -> Complex:
-    """Returns exp(y log(x)). For x = 0 it is 1 if y is 0, else 0."""
+    """Returns exp(y log(x)); for x = 0, 1 if y is 0, else 0."""
     of, exponent = text.elementwise, y if isinstance(y, Complex) else Complex(y, text.full(y, 0))
     known = logarithm(text, x)
     found = exponential(text, product(text, known, y) if isinstance(y, Complex)

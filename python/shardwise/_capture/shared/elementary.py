@@ -1,4 +1,4 @@
-"""Functions of one number that programs lack as operations, made of operations that they have."""
+"""Writes functions of one number that programs lack, as operations that they have."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _G = 7.0
 
 
 def _in_f32(function: Callable[[ProgramText, Value], Value]) -> Callable[[ProgramText, Value], Value]:
-    """Computes f16 and bf16 in f32, for functions with sums of large terms."""
+    """Returns a function with sums of large terms wrapped to compute f16 and bf16 in f32."""
 
     @functools.wraps(function)
     def wide(text: ProgramText, x: Value) -> Value:
@@ -44,7 +44,7 @@ def acos(text: ProgramText, x: Value) -> Value:
 
 
 def _other_side(text: ProgramText, x: Value) -> Value:
-    """Returns the other side of a right triangle of hypotenuse 1: the root of (1 - x) (1 + x)."""
+    """Returns the root of (1 - x) (1 + x), the other side of a right triangle of hypotenuse 1."""
     one = text.full(x, 1)
     return text.elementwise("sqrt", text.elementwise("mul", text.elementwise("sub", one, x),
                                                      text.elementwise("add", one, x)))
@@ -55,7 +55,8 @@ def atan(text: ProgramText, x: Value) -> Value:
 
 
 def sinh(text: ProgramText, x: Value) -> Value:
-    """(expm1(x) - expm1(-x)) / 2 near 0: a difference of exp(x) and exp(-x) has few of its bits there."""
+    """Returns (expm1(x) - expm1(-x)) / 2 near 0, where the difference of exp(x) and exp(-x) loses most of its
+    bits."""
     up, down = text.elementwise("expm1", x), text.elementwise("expm1", text.elementwise("neg", x))
     near = text.elementwise("mul", text.elementwise("sub", up, down), text.full(x, 0.5))
     is_near = text.elementwise("lt", text.elementwise("abs", x), text.full(x, 1))
@@ -67,15 +68,15 @@ def cosh(text: ProgramText, x: Value) -> Value:
 
 
 def _half_powers(text: ProgramText, x: Value) -> tuple[Value, Value]:
-    """exp(x) / 2 and exp(-x) / 2. If x is 89, exp(x) is infinite in f32 and its half is not."""
+    """Returns exp(x) / 2 and exp(-x) / 2. For x = 89, exp(x) is infinite in f32, but its half is not."""
     ln2 = text.full(x, math.log(2))
     return (text.elementwise("exp", text.elementwise("sub", x, ln2)),
             text.elementwise("exp", text.elementwise("sub", text.elementwise("neg", x), ln2)))
 
 
 def asinh(text: ProgramText, x: Value) -> Value:
-    """With a = |x| and the sign of x: log1p(a + a^2 / (1 + root(a^2 + 1))), or log(a) + log(2) if a^2 is
-    infinite."""
+    """Returns, for a = |x| and with the sign of x, log1p(a + a^2 / (1 + root(a^2 + 1))), or log(a) + log(2)
+    if a^2 is infinite."""
     one = text.full(x, 1)
     a = text.elementwise("abs", x)
     square = text.elementwise("mul", a, a)
@@ -88,8 +89,8 @@ def asinh(text: ProgramText, x: Value) -> Value:
 
 
 def acosh(text: ProgramText, x: Value) -> Value:
-    """With t = x - 1: log1p(t + root(t) root(t + 2)), precise near 1, or log(x) + log(2) if the sum is
-    infinite."""
+    """Returns, for t = x - 1, log1p(t + root(t) root(t + 2)), which is precise near 1, or log(x) + log(2) if
+    the sum is infinite."""
     t = text.elementwise("sub", x, text.full(x, 1))
     roots = text.elementwise("sqrt", t), text.elementwise("sqrt", text.elementwise("add", t, text.full(x, 2)))
     total = text.elementwise("add", t, text.elementwise("mul", *roots))
@@ -110,7 +111,7 @@ def _with_number(text: ProgramText, op: str, a: Value, b: Value | float) -> Valu
 
 @_in_f32
 def lgamma(text: ProgramText, x: Value) -> Value:
-    """log |gamma(x)|. Below 1/2 by reflection: gamma(x) gamma(1 - x) = pi / sin(pi x)."""
+    """Returns log |gamma(x)|, below 1/2 by reflection: gamma(x) gamma(1 - x) = pi / sin(pi x)."""
 
     of = functools.partial(_with_number, text)
     is_low, z = _reflected(text, x)
@@ -131,7 +132,7 @@ def lgamma(text: ProgramText, x: Value) -> Value:
 
 @_in_f32
 def digamma(text: ProgramText, x: Value) -> Value:
-    """The derivative of lgamma. Below 1/2 by reflection: digamma(1 - x) - pi / tan(pi x)."""
+    """Returns the derivative of lgamma, below 1/2 by reflection: digamma(1 - x) - pi / tan(pi x)."""
 
     of = functools.partial(_with_number, text)
     is_low, z = _reflected(text, x)
@@ -153,7 +154,7 @@ def _reflected(text: ProgramText, x: Value) -> tuple[Value, Value]:
 
 
 def _shifted(text: ProgramText, z: Value) -> tuple[Value, Value]:
-    """t = z + g + 1/2, and its logarithm."""
+    """Returns t = z + g + 1/2, and its logarithm."""
     half = text.full(z, _G + 0.5)
     log_t = text.elementwise("add", text.full(z, math.log(_G + 0.5)),
                              text.elementwise("log1p", text.elementwise("div", z, half)))
@@ -161,7 +162,7 @@ def _shifted(text: ProgramText, z: Value) -> tuple[Value, Value]:
 
 
 def _series(text: ProgramText, z: Value) -> tuple[Value, Value]:
-    """Lanczos' sum, and minus its derivative."""
+    """Returns Lanczos' sum, and its negative derivative."""
     total: Value = text.full(z, _FIRST)
     slope: Value = text.full(z, 0)
     for number, term in enumerate(_TERMS, 1):
@@ -172,6 +173,6 @@ def _series(text: ProgramText, z: Value) -> tuple[Value, Value]:
     return total, slope
 
 
-#: By name, as JAX and torch call them.
+#: The functions by their names in JAX and torch.
 FUNCTIONS = {function.__name__: function
              for function in (erfc, tan, asin, acos, atan, sinh, cosh, asinh, acosh, atanh, lgamma, digamma)}

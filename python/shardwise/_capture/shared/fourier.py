@@ -1,5 +1,5 @@
-"""Fourier transforms of programs: products with tables of cosines and sines. The program makes the tables
-from indices, so they take no input."""
+"""Writes Fourier transforms as products with tables of cosines and sines. The program makes the tables from
+indices, so they need no input."""
 
 from __future__ import annotations
 
@@ -9,11 +9,12 @@ from collections.abc import Sequence
 from ..._programs.text import Complex, Number, ProgramText, Value
 from .complex import product
 
-MOST_AT_ONCE = 256  #: elements of a dim in one product; more are two in turn, if their number has factors
+#: the most elements of a dim in one product; more make two products, if their number has factors
+MOST_AT_ONCE = 256
 
 
 def transformed(text: ProgramText, x: Complex, dims: Sequence[int], sign: int) -> Complex:
-    """Returns the sum of x e^(sign 2 pi i j k / extent) along each dim: sign -1 is the transform, 1 its
+    """Returns the sum of x e^(sign 2 pi i j k / extent) along each dim. Sign -1 gives the transform, 1 its
     inverse without the division by the extents."""
     for dim in dims:
         order = [*(d for d in range(len(x.shape)) if d != dim), dim]
@@ -24,7 +25,7 @@ def transformed(text: ProgramText, x: Complex, dims: Sequence[int], sign: int) -
 
 
 def of_real(text: ProgramText, x: Value, dims: Sequence[int]) -> Complex:
-    """Transforms real numbers. Returns the first half of the last dim: the other half is its conjugate."""
+    """Transforms real numbers. Returns the first half of the last dim, as the other half is its conjugate."""
     *others, last = dims
     made, half = transformed(text, Complex(x, text.full(x, 0)), [last], -1), x.shape[last] // 2 + 1
     made = Complex(text.part(made.real, last, 0, half), text.part(made.imag, last, 0, half))
@@ -48,9 +49,9 @@ def to_real(text: ProgramText, x: Complex, dims: Sequence[int], size: int) -> Va
 
 
 def _along_last(text: ProgramText, x: Complex, sign: int) -> Complex:
-    """Transforms the last dim: by one product, or, for a * b elements, by transforms of a, a turn of each,
-    and transforms of b (Cooley and Tukey, An Algorithm for the Machine Calculation of Complex Fourier Series,
-    1965)."""
+    """Transforms the last dim by one product, or, for a * b elements, by transforms of a, a turn of each
+    element, and transforms of b (Cooley and Tukey, An Algorithm for the Machine Calculation of Complex
+    Fourier Series, 1965)."""
     *before, size = x.shape
     a = next((n for n in range(math.isqrt(size), 1, -1) if size % n == 0), 1) if size > MOST_AT_ONCE else 1
     letters = "abcdefghilmnopqrstuvwxyz"[:len(before)]  # all but j and k
@@ -73,8 +74,8 @@ def _along_last(text: ProgramText, x: Complex, sign: int) -> Complex:
 
 
 def _turns(text: ProgramText, dtype: str, shape: tuple[int, int], size: int, sign: int) -> Complex:
-    """Returns e^(sign 2 pi i j k / size), for j along the first dim and k along the other. j k is reduced
-    modulo the size first, so that the angle is small."""
+    """Returns e^(sign 2 pi i j k / size), for j along the first dim and k along the second. Takes j k modulo
+    the size, so that the angle is small."""
     of = text.elementwise
     places = of("mul", text.iota("i64", shape, 0), text.iota("i64", shape, 1))
     rest = of("rem", places, text.full(places, size))
@@ -85,7 +86,7 @@ def _turns(text: ProgramText, dtype: str, shape: tuple[int, int], size: int, sig
 
 
 def _times(text: ProgramText, equation: str, x: Complex, table: Complex) -> Complex:
-    """Returns a product of matrices: four real products, or two for a real x."""
+    """Returns a product of matrices, as four real products, or two for a real x."""
     def of(part: Value, other: Value) -> Value:
         return text.einsum(equation, part, other, part.dtype)
 

@@ -1,5 +1,5 @@
-"""Decompositions of the matrices in a tensor's last two dims, as a program has them: each gives one matrix,
-and these functions take its parts (Decomposition in runtime/graph/attributes.h)."""
+"""Writes decompositions of the matrices in a tensor's last two dims. A program's decomposition gives one
+matrix, and these functions take its parts (Decomposition in runtime/graph/attributes.h)."""
 
 from __future__ import annotations
 
@@ -7,36 +7,36 @@ from ..._programs.text import ProgramText, Refused, Value
 
 
 def need_floats(*operands: Value) -> None:
-    """Raises Refused."""
+    """Raises Refused for an operand that is not f32 or f64."""
     for x in operands:
         if x.dtype not in ("f32", "f64"):
             raise Refused(f"found {x.dtype}, needed f32 or f64")
 
 
 def cholesky(text: ProgramText, a: Value) -> Value:
-    """Returns the lower factor, from the lower triangle; NaN without one."""
+    """Returns the lower factor of the lower triangle; NaN if there is no factor."""
     need_floats(a)
     return text.node("decompose", [a], a.dtype, a.shape, " cholesky")
 
 
 def lu(text: ProgramText, a: Value) -> tuple[Value, Value]:
-    """Returns the two factors in one matrix, and the row that each row was swapped with: i32, from 0."""
+    """Returns the two factors in one matrix, and the row with which each row was swapped, i32, from 0."""
     factors, pivots = _with_line(text, "lu", a)
     return factors, text.convert(pivots, "i32")
 
 
 def qr(text: ProgramText, a: Value) -> tuple[Value, Value]:
-    """Returns R, below it LAPACK's reflections, and their factors."""
+    """Returns R with LAPACK's reflections below it, and the factors of the reflections."""
     return _with_line(text, "qr", a)
 
 
 def eigh(text: ProgramText, a: Value) -> tuple[Value, Value]:
-    """Returns eigenvectors and eigenvalues, ascending, of the lower triangle."""
+    """Returns the eigenvectors and the ascending eigenvalues of the lower triangle."""
     return _with_line(text, "eigh", a)
 
 
 def svd(text: ProgramText, a: Value) -> tuple[Value, Value, Value]:
-    """Returns u, the singular values, descending, and v, which is not transposed."""
+    """Returns u, the descending singular values, and v, which is not transposed."""
     need_floats(a)
     *batch, rows, columns = a.shape
     least, dim = min(rows, columns), len(batch)
@@ -47,12 +47,12 @@ def svd(text: ProgramText, a: Value) -> tuple[Value, Value, Value]:
 
 def triangular_solve(text: ProgramText, a: Value, b: Value, *, right: bool, upper: bool, transpose: bool,
                      unit: bool) -> Value:
-    """Solves a x = b, or x a = b. `transpose`: of the transposed triangle. `unit`: of ones on its
-    diagonal."""
+    """Solves a x = b, or x a = b with `right`. transpose: takes the transposed triangle. unit: the diagonal
+    is all ones."""
     need_floats(a, b)
     words = {"right": right, "upper": upper, "transpose": transpose, "unit": unit}
-    said = "".join(f" {word}" for word, is_said in words.items() if is_said)
-    return text.node("triangular_solve", [a, b], b.dtype, b.shape, said)
+    attributes = "".join(f" {word}" for word, is_set in words.items() if is_set)
+    return text.node("triangular_solve", [a, b], b.dtype, b.shape, attributes)
 
 
 def _with_line(text: ProgramText, kind: str, a: Value) -> tuple[Value, Value]:

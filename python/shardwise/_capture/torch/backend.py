@@ -1,4 +1,4 @@
-"""torch.compile(step, backend="shardwise"): graphs that torch finds, as programs on emulated devices."""
+"""Runs the graphs of torch.compile(step, backend="shardwise") as programs on emulated devices."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ from .writer import Writer, live_of
 
 OPTIONS = ("mesh", "marks")
 
-trace_rules.add("shardwise")  # tensors of the emulated device record operations: Dynamo must not trace that
+trace_rules.add("shardwise")  # Dynamo must not trace our records of operations
 
 
 def backend(graph: torch.fx.GraphModule, example: Sequence[Any], *,
             options: Mapping[str, Any] | None = None) -> Callable[..., Any]:
-    """For torch.compile. options: "mesh", as Program.plan() takes it, and "marks" by patterns of labels, as
-    Program.mark() takes them; patterns that a graph has no input for are passed over. Raises Unsupported,
+    """Compiles a graph for torch.compile. options: "mesh" for Program.plan(), and "marks" by patterns of
+    labels for Program.mark(); patterns that match no input of a graph are skipped. Raises Unsupported,
     InvalidArgument."""
     known = dict(options or {})
     if set(known) - set(OPTIONS):
@@ -37,21 +37,21 @@ def backend(graph: torch.fx.GraphModule, example: Sequence[Any], *,
     def compiled(traced: torch.fx.GraphModule, inputs: Sequence[Any]) -> Callable[..., Any]:
         return _compiled(traced, names, known)
 
-    made: Callable[..., Any] = aot_autograd(fw_compiler=compiled, decompositions=decompositions())(
+    function: Callable[..., Any] = aot_autograd(fw_compiler=compiled, decompositions=decompositions())(
         graph, example)
-    return made
+    return function
 
 
 def _label(name: str) -> str:
-    """"model.fc1.weight", of what Dynamo calls g_model_modules_fc1_parameters_weight_; "x" of l_x_."""
+    """Returns the label of a name of Dynamo: "model.fc1.weight" for g_model_modules_fc1_parameters_weight_,
+    "x" for l_x_."""
     return re.sub(r"_(?:modules|parameters|buffers)_", ".", re.sub(r"^[a-zA-Z]_|_$", "", name))
 
 
 def _name_of(placeholder: str, names: Sequence[str]) -> str:
-    """Returns the name of an input of a graph derived from another, whose inputs torch counts from primals_1,
-    or arg0_1."""
-    found = re.fullmatch(r"primals_(\d+)|arg(\d+)_1", placeholder)
-    place = -1 if not found else int(found[1]) - 1 if found[1] else int(found[2])
+    """Returns the name of an input of a derived graph, whose inputs torch counts from primals_1 or arg0_1."""
+    match = re.fullmatch(r"primals_(\d+)|arg(\d+)_1", placeholder)
+    place = -1 if not match else int(match[1]) - 1 if match[1] else int(match[2])
     return names[place] if 0 <= place < len(names) else placeholder
 
 
@@ -70,18 +70,19 @@ def _compiled(traced: torch.fx.GraphModule, names: Sequence[str],
         writer.give(node, _name_of(node.name, names), value, "loader")
     writer.write(traced, live_of(nodes, wanted))
     outputs = writer.outputs_of(wanted)
-    made_of = writer.build.graph(outputs)[0]
+    program_graph = writer.build.graph(outputs)[0]
     if any([*writer.pairs_in, *writer.pairs_out]):
         raise Unsupported("torch.compile: found complex tensors, needed real ones: view_as_real()")
-    program = Program(made_of, "graph", lambda args: args[0])
-    labels = [one.label for one in program.inputs]
+    program = Program(program_graph, "graph", lambda args: args[0])
+    labels = [program_input.label for program_input in program.inputs]
     program.mark({pattern: spec for pattern, spec in options.get("marks", {}).items()
                   if not _core.SpecRules.parse(f"{pattern}=-").unmatched(labels)})
     plan = program.plan(options.get("mesh", "devices=1"))
 
     def run(*arguments: torch.Tensor) -> list[Any]:
-        made = iter(plan.run([array_of(argument) for argument in arguments]))
-        return [shared_tensor(next(made)) if isinstance(node, torch.fx.Node) else node for node in returned]
+        results = iter(plan.run([array_of(argument) for argument in arguments]))
+        return [shared_tensor(next(results)) if isinstance(node, torch.fx.Node) else node
+                for node in returned]
 
     boxed: Callable[..., Any] = make_boxed_func(run)
     return boxed

@@ -1,5 +1,5 @@
-"""Tensors whose values are known while a step is traced: those that it makes of numbers of its own, and those
-that it makes of arguments that are said to be static, which are part of the program if it asks for them."""
+"""Tracks tensors whose values are known during a trace: those that the step makes of constants, and those
+that it makes of static arguments, which become part of the program if the step asks for them."""
 
 from __future__ import annotations
 
@@ -15,35 +15,35 @@ from torch.utils.weak import WeakTensorKeyDictionary
 
 from ..._errors import InvalidArgument
 
-MOST_ELEMENTS = 65536  #: of a tensor whose value is kept
+MOST_ELEMENTS = 65536  #: the most elements of a tensor whose value is kept
 _WITHOUT_VALUES = ("aten::empty", "aten::empty_strided", "aten::empty_like", "aten::new_empty",
                    "aten::new_empty_strided")
 
 
 class _Memory:
-    """The memory that some tensors share: a change in place changes the values of all of them."""
+    """The memory that some tensors share, so a change in place changes the values of all of them."""
 
     def __init__(self, arguments: frozenset[str]) -> None:
         self.is_known = True
-        self.arguments = arguments  #: that the values follow from
+        self.arguments = arguments  #: the arguments that the values depend on
 
 
 class Constants:
-    """Values of small tensors that follow from no input of the step, torch.tensor(3), torch.ones(4).sum(), or
-    from arguments alone; only values that follow from static arguments are told. It is told of each operation
-    of ATen."""
+    """The values of small tensors that follow from no input of the step, as torch.tensor(3) or
+    torch.ones(4).sum(), or from arguments alone. The step gets only values that follow from static arguments.
+    The trace reports each operation of ATen by note()."""
 
     def __init__(self, static: Collection[str]) -> None:
         """static: names of arguments."""
         self._static = static
-        self._known: Any = WeakTensorKeyDictionary()  #: the value of each, and its memory
-        self._given: dict[str, torch.Tensor] = {}
-        #: arguments that are part of the program, and the line that first asks
+        self._known: Any = WeakTensorKeyDictionary()  #: the value and the memory of each tensor
+        self._examples: dict[str, torch.Tensor] = {}
+        #: arguments that are part of the program, each with the line that first asks for it
         self.asked: dict[str, tuple[torch.Tensor, str]] = {}
 
     def give(self, label: str, tensor: torch.Tensor, value: torch.Tensor) -> None:
-        """Notes an argument of the step, with the value of the example. Raises InvalidArgument for a static
-        one without values."""
+        """Notes an argument of the step with the value of the example. Raises InvalidArgument for a static
+        argument without values."""
         has_values = (
             value.device.type != "meta"
             and value.numel() <= MOST_ELEMENTS
@@ -59,36 +59,36 @@ class Constants:
         ):
             return
         with _disable_current_modes():
-            self._given[label] = value.detach().clone()
-            # one that changes as the tensor does
+            self._examples[label] = value.detach().clone()
+            # This copy changes as the tensor does.
             self._known[tensor] = value.detach().clone(), _Memory(frozenset([label]))
 
     def _is_static(self, label: str) -> bool:
-        """Or is in an argument that is."""
+        """Returns True for a static argument, or a part of one."""
         return any(label == name or label.startswith(f"{name}.") for name in self._static)
 
     def know(self, tensor: torch.Tensor, value: torch.Tensor, of: torch.Tensor) -> None:
-        """A tensor that was made of the known value of another."""
+        """Notes a tensor that was made of the known value of another tensor."""
         with _disable_current_modes():
             self._known[tensor] = value.clone(), _Memory(self.follows_from(of))
 
     def follows_from(self, tensor: torch.Tensor) -> frozenset[str]:
-        """The arguments that do, of a value that is known."""
+        """Returns the arguments that the known value of a tensor depends on."""
         return self._known[tensor][1].arguments if tensor in self._known else frozenset()
 
     def asked_value(self, tensor: torch.Tensor, line: str) -> torch.Tensor | None:
-        """As value(), for the step: the arguments from which it follows are part of the program then. None if
-        one of them is not static."""
+        """Returns value() for the step, and makes the arguments of the value part of the program. Returns
+        None if one of them is not static."""
         value = self.value(tensor)
         if not all(map(self._is_static, self.follows_from(tensor))):
             return None
         for label in self.follows_from(tensor) if value is not None else ():
-            self.asked.setdefault(label, (self._given[label], line))
+            self.asked.setdefault(label, (self._examples[label], line))
         return value
 
     def value(self, tensor: torch.Tensor) -> torch.Tensor | None:
-        """None if it depends on an input."""
-        # of the step's surroundings, and as it is in the program
+        """Returns the value of a tensor; None if it depends on an input."""
+        # A tensor that the step holds is a constant of the program.
         if not isinstance(tensor, (FunctionalTensor, FakeTensor)):
             with _disable_current_modes():
                 return tensor.detach().clone() if tensor.numel() <= MOST_ELEMENTS else None
@@ -96,13 +96,13 @@ class Constants:
         return value if memory is not None and memory.is_known else None
 
     def asked_places(self, mask: torch.Tensor, line: str) -> tuple[torch.Tensor, ...] | None:
-        """Returns for each dim the places that a mask selects."""
+        """Returns the places that a mask selects, for each dim; None if they are unknown."""
         value = self.asked_value(mask, line)
         with _disable_current_modes():
             return None if value is None else value.nonzero(as_tuple=True)
 
     def asked_result(self, func: Any, args: Any, kwargs: Any, line: str) -> Any:
-        """Returns the result of an operation whose operands are all known; None for others."""
+        """Returns the result of an operation whose operands are all known; None for other operations."""
         leaves, tree = pytree.tree_flatten((args, kwargs))
         tensors = [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]
         if any(
@@ -116,7 +116,7 @@ class Constants:
             return func(*own_args, **own_kwargs)
 
     def note(self, func: Any, args: Any, kwargs: Any, result: Any) -> None:
-        """Notes the values of an operation's results, if its operands are known."""
+        """Notes the values of an operation's results if its operands are known."""
         leaves, tree = pytree.tree_flatten((args, kwargs))
         tensors = [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]
         memories = [memory for _, memory in (self._known.get(tensor, (None, None)) for tensor in tensors)

@@ -1,4 +1,4 @@
-"""The operations of torch that a trace takes apart, since programs have no rules for them."""
+"""Lists the operations of torch that a trace decomposes, as programs have no rules for them."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _aten = torch.ops.aten
 _KEPT = ("lerp", "lerp_", "addcmul", "addcmul_", "addcdiv", "addcdiv_", "embedding_dense_backward", "silu",
          "silu_", "select_scatter", "stack", "logsumexp", "_safe_softmax")
 
-# Operations that core ATen leaves as they are, and torch can take apart.
+# Operations that core ATen keeps, and torch can decompose.
 _TAKEN_APART = (_aten.native_batch_norm, _aten._native_batch_norm_legit,
                 _aten._native_batch_norm_legit_functional, _aten._native_batch_norm_legit_no_training,
                 _aten.native_group_norm, _aten._adaptive_avg_pool2d,
@@ -27,7 +27,7 @@ _TAKEN_APART = (_aten.native_batch_norm, _aten._native_batch_norm_legit,
 
 @functools.lru_cache(1)
 def decompositions() -> dict[Any, Callable[..., Any]]:
-    """Returns decompositions of operations that have no rules into those that have."""
+    """Returns decompositions of operations without rules into operations with rules."""
     table = {**dict(core_aten_decompositions()), **get_decompositions(_TAKEN_APART), **taken_apart()}
     kept = {op: rule for op, rule in table.items() if op._schema.name.removeprefix("aten::") not in _KEPT}
     return {**kept, **_aten_ctc.decompositions(), _aten.linalg_lstsq.default: _least_squares}
@@ -36,7 +36,8 @@ def decompositions() -> dict[Any, Callable[..., Any]]:
 def _least_squares(
     a: torch.Tensor, b: torch.Tensor, rcond: float | None = None, *, driver: str | None = None
 ) -> tuple[torch.Tensor, ...]:
-    """As aten::linalg_lstsq, of a matrix of full rank. The shapes of its results depend on the rank."""
+    """Decomposes aten::linalg_lstsq for a matrix of full rank, as the shapes of its results depend on the
+    rank."""
     rows, columns = a.shape[-2:]
     b = b.unsqueeze(-1) if (is_vector := b.dim() == a.dim() - 1) else b
     q, r = torch.linalg.qr(a if rows >= columns else a.mT)

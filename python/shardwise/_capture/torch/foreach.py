@@ -1,5 +1,5 @@
-"""torch's operations on lists of tensors, each taken apart into operations on one: averaging, clipping and
-optimizers use lists."""
+"""Decomposes torch's operations on lists of tensors, which averaging, clipping and optimizers use, into
+operations on single tensors."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _aten = torch.ops.aten
 
 
 def taken_apart() -> dict[Any, Callable[..., Any]]:
-    """Returns the decompositions by operation."""
+    """Returns the decompositions, by operation."""
     table: dict[Any, Callable[..., Any]] = {}
     for name in dir(_aten):
         one = (getattr(_aten, name.removeprefix("_foreach_"), None) if name.startswith("_foreach_")
@@ -27,7 +27,8 @@ def taken_apart() -> dict[Any, Callable[..., Any]]:
 
 
 def _of_each(one: Callable[..., Any]) -> Callable[..., Any]:
-    """A tensor of numbers, as addcdiv takes it, has one for each."""
+    """Returns an operation on lists, made of one on tensors. A tensor of numbers, as in addcdiv, has a number
+    for each tensor."""
 
     by_number = {_aten.maximum: _aten.clamp_min, _aten.minimum: _aten.clamp_max}
 

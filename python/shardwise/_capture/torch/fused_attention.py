@@ -1,5 +1,5 @@
-"""Attention that one kernel of a GPU computes: its gradient computes the scores again, as torch's kernels
-do."""
+"""Traces attention that one kernel of a GPU computes. Its gradient recomputes the scores, as in torch's
+kernels."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ _OP = torch.ops.aten.scaled_dot_product_attention.default
 
 
 class FusedAttention:
-    """Tells if a fused kernel of torch computes the attention that is traced now on a GPU."""
+    """Decides whether a fused kernel of torch would compute the attention that is being traced, on a GPU."""
 
-    #: no step asks for these two, so a step that asks is seen
+    #: no step selects these two, so the trace notices a step that selects backends
     TRACED = (SDPBackend.MATH, SDPBackend.OVERRIDEABLE)
 
     def __init__(self) -> None:
@@ -29,11 +29,11 @@ class FusedAttention:
 
     @contextlib.contextmanager
     def traced(self) -> Iterator[None]:
-        """Nothing of the size of the sequence squared is kept for the gradient. Dropout draws the same again.
-        Attention that no kernel computes keeps its scores, as torch does.
+        """Lets fused attention keep nothing of the square of the sequence's length for the gradient. Dropout
+        draws the same numbers again. Attention without a kernel keeps its scores, as torch does.
 
-        A kernel of the dispatcher's, and no mode for torch functions: autograd calls no mode when a
-        checkpoint around the attention computes again. Other threads get torch's own."""
+        This is a kernel of the dispatcher, not a mode, as autograd calls no mode when a checkpoint around the
+        attention recomputes. Other threads get torch's own kernel."""
         thread = threading.get_ident()
 
         def attention(*args: Any, **kwargs: Any) -> Any:
@@ -47,7 +47,7 @@ class FusedAttention:
 
         library: Any = torch.library.Library("aten", "IMPL")  # type: ignore[no-untyped-call]
         try:
-            for key in ("AutogradCPU", "AutogradCUDA"):  # the alias of both would lose to torch's own
+            for key in ("AutogradCPU", "AutogradCUDA"):  # torch's kernel would win over their common alias
                 library.impl("scaled_dot_product_attention", attention, key)
             with sdpa_kernel(list(self.TRACED)):
                 yield
@@ -55,7 +55,7 @@ class FusedAttention:
             library._destroy()
 
     def _allowed(self) -> set[SDPBackend]:
-        """The backends that the step has asked for, or that hold around the capture."""
+        """Returns the backends that the step has selected, or those selected around the capture."""
         now = set(_cur_sdpa_kernel_backends())
         return self._before if now == set(self.TRACED) else now
 
@@ -71,9 +71,10 @@ class FusedAttention:
 
 def _is_fused(allowed: set[SDPBackend], query: torch.Tensor, key: torch.Tensor, value: torch.Tensor,
               attn_mask: torch.Tensor | None = None, *_: Any, **options: Any) -> bool:
-    """As torch chooses on a GPU: flash attention takes no mask, rows of 256 numbers at most and 16 bits;
-    memory-efficient attention takes masks and f32, as many heads of each, and rows that its loads divide (16
-    bytes). Else the scores are written out, as in f64, unless the step refuses that."""
+    """Returns True if torch would choose a fused kernel on a GPU. Flash attention takes no mask, rows of at
+    most 256 numbers, and 16 bits. Memory-efficient attention takes masks and f32, equally many heads of query
+    and key, and rows that its loads of 16 bytes divide. Other attention, in f64 for example, computes its
+    scores, unless the step refuses that."""
     if SDPBackend.MATH not in allowed:
         return True
     width, is_short = query.shape[-1], query.dtype in (torch.float16, torch.bfloat16)

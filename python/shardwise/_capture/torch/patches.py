@@ -1,5 +1,5 @@
-"""What a trace replaces of torch's own and of the step's modules: five names of torch's, which other threads
-do not notice, and methods of single modules. Where torch branches on values, both branches are computed."""
+"""Replaces five names of torch, for one thread only, and methods of single modules during a trace. Both
+branches are computed if torch branches on values."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _TRACING = threading.Lock()
 
 @contextlib.contextmanager
 def alone() -> Iterator[None]:
-    """Raises Unsupported if another capture traces now: the two would find each other's tensors in
+    """Raises Unsupported while another capture traces, as the two would find each other's tensors in
     modules."""
     if not _TRACING.acquire(blocking=False):
         raise Unsupported("capture: found another capture that traces now, needed one at a time in a process")
@@ -38,8 +38,8 @@ def alone() -> Iterator[None]:
 
 @contextlib.contextmanager
 def patched() -> Iterator[None]:
-    """Puts names of ours in place of torch's for this thread. torch.compiler.is_compiling() holds,
-    so that libraries skip checks of values, and recurrent networks are not one operation of mkldnn each."""
+    """Replaces names of torch for this thread. torch.compiler.is_compiling() returns True, so that libraries
+    skip checks of values, and a recurrent network is not one operation of mkldnn."""
     with contextlib.ExitStack() as undo:
         undo.enter_context(torch.compiler._compile_session_context())
         undo.callback(torch._C._set_mkldnn_enabled, torch._C._get_mkldnn_enabled())
@@ -72,16 +72,16 @@ def _in_this_thread(ours: Any, theirs: Any) -> Any:
     return chosen
 
 
-# Names of torch's.
+# Replacements of names of torch.
 
 
 def _to_list(tensor: torch.Tensor) -> Any:
-    """torch's own looks past the modes."""
+    """Replaces tolist(), which bypasses the modes."""
     return [_to_list(one) for one in tensor.unbind()] if tensor.dim() else tensor.item()
 
 
 def _set_data(tensor: torch.Tensor, value: torch.Tensor) -> None:
-    """torch's own makes a change that no graph records."""
+    """Replaces the setter of .data, whose change no graph records."""
     if (tensor.shape, tensor.dtype) != (value.shape, value.dtype):
         raise Unsupported(
             f"capture: found .data of {tensor.dtype} {list(tensor.shape)} set to {value.dtype} "
@@ -92,12 +92,12 @@ def _set_data(tensor: torch.Tensor, value: torch.Tensor) -> None:
 
 
 def _without_gradients(mode: bool) -> Any:
-    """In place of inference mode, which leaves out the notes that a trace needs."""
+    """Replaces inference mode, which drops the records that a trace needs."""
     return torch.no_grad() if mode else contextlib.nullcontext()
 
 
 def _extreme(known: Callable[..., Any], computed: Callable[..., Any], *numbers: Any, **options: Any) -> Any:
-    """The larger of two numbers is one that a run computes."""
+    """Computes an extreme in each run if one of the numbers is known only then."""
     if not any(isinstance(number, (torch.SymFloat, torch.Tensor)) for number in numbers):
         return known(*numbers, **options)
     return functools.reduce(computed, (n.item() if isinstance(n, torch.Tensor) else n for n in numbers))
@@ -114,7 +114,7 @@ _NAMES: list[tuple[Any, str, Any]] = [
 
 
 class Functions(TorchFunctionMode):
-    """torch.tensor([x.max(), x.min()]) computes: torch's own asks for the values."""
+    """A mode that stacks the operands of torch.tensor([x.max(), x.min()]), as torch would ask for values."""
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         data: Any = args[0] if args else None
@@ -131,12 +131,12 @@ def _is_list_of_numbers(data: Any) -> bool:
     )
 
 
-# Methods of the step's modules.
+# Replacements of methods of the step's modules.
 
 
 @contextlib.contextmanager
 def methods_of(modules: Iterable[torch.nn.Module], noted: list[torch.nn.Module]) -> Iterator[None]:
-    """Replaces methods of single modules. Adds to `noted` those whose train() or eval() the step calls."""
+    """Replaces methods of single modules. Adds modules whose train() or eval() the step calls to `noted`."""
     with contextlib.ExitStack() as undo:
         for module in modules:
             own = vars(module)
@@ -158,7 +158,7 @@ def _noting_train(noted: list[torch.nn.Module], module: torch.nn.Module,
 
 @torch.no_grad()
 def _update_parameters(averaged: AveragedModel, model: torch.nn.Module) -> None:
-    """The first update copies the weights; later ones average."""
+    """Replaces update_parameters(): the first update copies the weights, later updates average them."""
     whole = averaged.use_buffers
     own = [*(averaged.module if whole else averaged).parameters(),
            *(averaged.module.buffers() if whole else ())]
@@ -182,7 +182,7 @@ def _update_parameters(averaged: AveragedModel, model: torch.nn.Module) -> None:
 
 def _of_all_classes(module: torch.nn.AdaptiveLogSoftmaxWithLoss, x: torch.Tensor,
                     target: torch.Tensor) -> Any:
-    """Computes all clusters, not only those that the targets are in."""
+    """Replaces forward(): computes all clusters, not only those of the targets."""
     made = module.log_prob(x.reshape(-1, x.shape[-1])).gather(1, target.reshape(-1, 1)).reshape(target.shape)
     return _AdaptiveOutput(made, -made.mean())
 

@@ -1,5 +1,5 @@
-"""The state that a training step works on: the modules and optimizers that it holds, their tensors by name,
-and others in their places while the step is traced."""
+"""Finds the state of a training step: its modules and optimizers, and their tensors by name. Replaces these
+tensors during a trace."""
 
 from __future__ import annotations
 
@@ -20,18 +20,18 @@ from ..._errors import InvalidArgument, Unsupported
 from .checks import line_of_step
 from .variables import SEQUENCES, is_plain, items_of, memory_of
 
-# How far a step is searched: its functions, the object of its method, containers, the attributes of these.
+# The most functions, objects, containers and attributes that the search of a step visits.
 MOST_HOLDERS = 10_000
 
-# Optimizers whose step from state that is all zeros is the same as one without state.
+# Optimizers whose step from zero state equals a step without state.
 _BEGIN_WITH_ZEROS = (torch.optim.Adam, torch.optim.AdamW, torch.optim.Adamax, torch.optim.Adadelta,
                      torch.optim.RMSprop, torch.optim.RAdam, torch.optim.SGD)
 
 
 @dataclass
 class Slot:
-    """A tensor that a step takes: its name and kind, and for state the dict that holds it and its key there.
-    A fresh one is state that the first step would make: zero, until it is there."""
+    """A tensor that a step takes: its name and kind, and for state the dict that holds it with its key. A
+    fresh slot is state that the first step makes; it counts as zero until then."""
 
     label: str
     kind: str
@@ -40,10 +40,10 @@ class Slot:
     key: Any = None
     is_fresh: bool = False
     first: Callable[[], dict[Any, Any]] | None = None  #: makes fresh state that does not begin with zeros
-    places: list[tuple[Any, Any]] = field(default_factory=list)  #: of a module's, all that hold it
+    places: list[tuple[Any, Any]] = field(default_factory=list)  #: holders of a module's tensor, with keys
 
     def value(self) -> torch.Tensor:
-        """Returns the present value. Raises InvalidArgument if it has none."""
+        """Returns the present value. Raises InvalidArgument if it is on the meta device."""
         found = self.home().get(self.key)
         if isinstance(found, (int, float)):  # a learning rate
             found = torch.tensor(found, dtype=torch.float64)
@@ -67,11 +67,11 @@ class Slot:
 
 
 class StepState:
-    """The state of a step, or of the modules and optimizers that it is said to use. Thread-hostile: it
-    replaces tensors of modules."""
+    """The state of a step, and of the modules and optimizers in uses=. Not thread-safe: it replaces tensors
+    of modules."""
 
     def __init__(self, step: Callable[..., Any], uses: Iterable[Any]) -> None:
-        containers: list[tuple[str, Any, str]] = []  #: lists, dicts and variables, by name: see Variables
+        containers: list[tuple[str, Any, str]] = []  #: lists, dicts and variables for Variables
         held = dict(_held_by(step, uses, containers))
         self.containers = containers
         self._modules = _roots({name: m for name, m in held.items() if isinstance(m, torch.nn.Module)})
@@ -102,9 +102,8 @@ class StepState:
         return self._optimizers.values()
 
     def slots(self, fake: Callable[[torch.Tensor], torch.Tensor]) -> list[Slot]:
-        """Returns parameters and buffers, then the state of optimizers. State that an optimizer will make at
-        its first step is found by a step with no values: `fake` gives a tensor of the same type without
-        memory."""
+        """Returns parameters and buffers, then the state of optimizers. A step without values finds the state
+        that an optimizer makes at its first step. fake: returns a tensor of the same type without memory."""
         slots = list(self._slots.values())
         for name, optimizer in self._optimizers.items():
             slots += self._optimizer_slots("" if len(self._optimizers) == 1 else f"{name}.", optimizer, fake)
@@ -122,8 +121,8 @@ class StepState:
                     slot.places.append((held, name))
 
     def _add_places(self, container: Any) -> None:
-        """Notes the places of parameters and buffers in a container, such as a list of them to clip gradients
-        of."""
+        """Notes the places of parameters and buffers in a container, such as a list of parameters whose
+        gradients are clipped."""
         for key, value in items_of(container):
             slot = self._slots.get(id(value)) if isinstance(value, torch.Tensor) else None
             if slot is not None:
@@ -157,7 +156,7 @@ class StepState:
             for key, value in state.items():
                 if isinstance(value, torch.Tensor):
                     own = labels[id(parameter)]
-                    # so that "*.weight" is of one rank
+                    # Names are so ordered that all tensors of "*.weight" have one rank.
                     label = f"{key}.{own}" if value.shape == parameter.shape else f"{own}.{key}"
                     slots.append(Slot(prefix + label, "optimizer", value,
                                       functools.partial(_state_of, optimizer, parameter), key,
@@ -179,8 +178,8 @@ class StepState:
         return slots
 
     def modes(self) -> Callable[[], None]:
-        """Returns a check for each run. It raises InvalidArgument for a module that is not in the mode,
-        train() or eval(), of now, which is part of the program."""
+        """Returns a check for each run. It raises InvalidArgument if a module has left its present mode,
+        train() or eval(), which is part of the program."""
         known = [(".".join(filter(None, (name, path))) or type(inner).__name__, inner, inner.training)
                  for name, module in self._modules.items() for path, inner in module.named_modules()]
 
@@ -194,8 +193,8 @@ class StepState:
         return need_same
 
     def numbers(self) -> Callable[[], None]:
-        """Returns a check for each run. It raises InvalidArgument for numbers of optimizers, as betas, that
-        are not those of now, which are part of the program."""
+        """Returns a check for each run. It raises InvalidArgument if numbers of optimizers, such as betas,
+        have changed, as they are part of the program."""
         known = [(optimizer, _constants_of(optimizer)) for optimizer in self.optimizers]
 
         def need_same() -> None:
@@ -212,8 +211,8 @@ class StepState:
 
     @contextlib.contextmanager
     def guarded(self) -> Iterator[dict[int, str]]:
-        """Yields labels of the modules' tensors, by their memory: a step that computes with one has it from
-        elsewhere than its module, where another one replaces it. During the block they have gradients, which
+        """Yields labels of the modules' tensors by memory. In a module another tensor replaces each of them,
+        so a step that computes with one has it from elsewhere. During the block they have gradients, which
         are labelled, too."""
         labels: dict[int, str] = {}
         with contextlib.ExitStack() as undo:
@@ -233,8 +232,8 @@ class StepState:
     @contextlib.contextmanager
     def replaced(self, slots: Sequence[Slot],
                  tensors: Sequence[torch.Tensor]) -> Iterator[Callable[[], list[torch.Tensor]]]:
-        """Gives modules and optimizers other tensors, and at the end their own again. Yields a function that
-        returns the tensors in the places."""
+        """Gives other tensors to modules and optimizers, and restores their own at the end. Yields a function
+        that returns the present tensors in these places."""
         new = {id(slot.tensor): tensor for slot, tensor in zip(slots, tensors, strict=True)}
         now: list[Callable[[], torch.Tensor]] = []
         with contextlib.ExitStack() as undo:
@@ -244,7 +243,7 @@ class StepState:
                     held[name] = tensor
                 if slot.places:
                     now.append(functools.partial(_one_of, slot))
-            for held, key in self._keys:  # as of a dict of an optimizer for each parameter
+            for held, key in self._keys:  # for example, of a dict with an optimizer for each parameter
                 held[new[id(key)]] = held[key]
                 undo.callback(held.pop, new[id(key)], None)
             for optimizer in self.optimizers:
@@ -258,7 +257,7 @@ class StepState:
 
 
 def _one_of(slot: Slot) -> torch.Tensor:
-    """Returns the tensor in its places. Raises Unsupported if these differ."""
+    """Returns the tensor in the places of a slot. Raises Unsupported if the places differ."""
     found: list[torch.Tensor] = [held[key] for held, key in slot.places]
     if any(one is not found[0] for one in found):
         raise Unsupported(f"capture: found another tensor in place of {slot.label} in one of the places that "
@@ -267,7 +266,7 @@ def _one_of(slot: Slot) -> torch.Tensor:
 
 
 class _Variables:
-    """The outer variables that a function uses, as a dict."""
+    """The outer variables of a function, with the methods of a dict."""
 
     def __init__(self, function: types.FunctionType) -> None:
         self._cells = dict(zip(function.__code__.co_freevars, function.__closure__ or ()))
@@ -295,7 +294,7 @@ class _Variables:
 
 
 class _Tuple:
-    """A tuple at a key of a container, as a dict of its items. Setting an item puts another tuple at that
+    """A tuple at a key of a container, with the methods of a dict. Setting an item puts a new tuple at that
     key."""
 
     def __init__(self, container: Any, key: Any) -> None:
@@ -340,7 +339,7 @@ def _state_of(optimizer: Optimizer, parameter: torch.Tensor) -> dict[str, Any]:
 
 
 def _places_of(optimizer: Optimizer) -> list[Callable[[], torch.Tensor]]:
-    """Returns readers of the places of its tensors, in the order of its slots."""
+    """Returns readers of the places of an optimizer's tensors, in the order of its slots."""
     holders = [*optimizer.param_groups,
                *(optimizer.state.get(p, {}) for group in optimizer.param_groups for p in group["params"])]
     return [functools.partial(holder.__getitem__, key) for holder in holders for key, value in holder.items()
@@ -354,7 +353,7 @@ def _optimizer_with(
     fresh: dict[torch.Tensor, dict[str, Any]],
     new: dict[int, torch.Tensor],
 ) -> Iterator[None]:
-    """It works on other tensors, with rates that only a run knows."""
+    """Lets an optimizer work on other tensors, with rates that only a run knows."""
     groups, state = optimizer.param_groups, optimizer.state
 
     def mapped(value: Any) -> Any:
@@ -388,7 +387,7 @@ def _optimizer_with(
 
 
 class _Group(dict[str, Any]):
-    """A parameter group of an optimizer. Each run reads its rate, so the step must not set it."""
+    """A parameter group of an optimizer. Each run reads its rate, so the step must not set the rate."""
 
     def __setitem__(self, key: str, value: Any) -> None:
         if key == "lr":
@@ -413,7 +412,7 @@ def _constants_of(optimizer: Optimizer) -> dict[tuple[int, str], Any]:
 
 
 def _numbers_of(optimizer: Optimizer) -> dict[tuple[Any, ...], int | float]:
-    """Its own, its groups' and its state's, by where they are."""
+    """Returns the numbers of an optimizer, of its groups and of its state, by place."""
     holders = [vars(optimizer), *optimizer.param_groups,
                *(optimizer.state.get(p, {}) for group in optimizer.param_groups for p in group["params"])]
     return {(place, key): value for place, holder in enumerate(holders) for key, value in holder.items()
@@ -422,8 +421,8 @@ def _numbers_of(optimizer: Optimizer) -> dict[tuple[Any, ...], int | float]:
 
 
 def _plain_group(optimizer: Optimizer, group: dict[str, Any]) -> dict[str, Any]:
-    """Returns a group whose options make the optimizer ask for no value on the host. Optimizers that need not
-    keep the number of the step as a tensor count in double."""
+    """Returns a group whose options make the optimizer ask for no value on the host. An optimizer that need
+    not keep the number of the step as a tensor counts in double."""
     keeps = isinstance(optimizer, (torch.optim.RAdam,
                                    torch.optim.ASGD)) or isinstance(group["lr"], torch.Tensor)
     wanted: dict[str, Any] = {"foreach": False, "fused": False, "capturable": keeps}
@@ -433,7 +432,7 @@ def _plain_group(optimizer: Optimizer, group: dict[str, Any]) -> dict[str, Any]:
 
 
 def _rates_of(optimizer: Optimizer) -> dict[int, torch.Tensor]:
-    """Returns the learning rates that are numbers, as tensors, by the number of their group."""
+    """Returns the learning rates that are numbers as tensors, by the number of the group."""
     return {
         number: torch.tensor(float(group["lr"]), dtype=torch.float64)
         for number, group in enumerate(optimizer.param_groups)
@@ -444,7 +443,7 @@ def _rates_of(optimizer: Optimizer) -> dict[int, torch.Tensor]:
 def _state_to_be_made(
     optimizer: Optimizer, fake: Callable[[torch.Tensor], torch.Tensor]
 ) -> dict[torch.Tensor, dict[str, Any]]:
-    """Returns the state that the first step makes for parameters without state."""
+    """Returns the state that the first step will make for parameters without state."""
     missing = [p for group in optimizer.param_groups
                for p in group["params"] if p.requires_grad and not optimizer.state.get(p)]
     if not missing:
@@ -475,7 +474,7 @@ def _state_to_be_made(
 
 
 def _begins_with_zeros(optimizer: Optimizer) -> bool:
-    """And from zeros steps as it does without state."""
+    """Returns True if an optimizer's step from zero state equals its step without state."""
     return type(optimizer) in _BEGIN_WITH_ZEROS and not any(group.get("dampening")
                                                             for group in optimizer.param_groups)
 
@@ -486,7 +485,7 @@ def _tensors_in(state: dict[str, Any]) -> set[str]:
 
 @contextlib.contextmanager
 def _on_stand_ins(optimizer: Optimizer, stand_ins: dict[int, torch.Tensor]) -> Iterator[None]:
-    """It works on these alone, by the ids of its own, and has no state."""
+    """Lets an optimizer work on stand-ins for its parameters only, by their ids, without state."""
     before, state = optimizer.param_groups, optimizer.state
     optimizer.param_groups = [
         {
@@ -503,7 +502,7 @@ def _on_stand_ins(optimizer: Optimizer, stand_ins: dict[int, torch.Tensor]) -> I
 
 
 def _initialise(optimizer: Any) -> None:
-    """It makes the state that it begins with, as optimizers of torch do."""
+    """Makes the state with which an optimizer of torch begins."""
     lists = len(inspect.signature(optimizer._init_group).parameters) - 1
     for group in optimizer.param_groups:
         optimizer._init_group(group, *([] for _ in range(lists)))
@@ -518,7 +517,8 @@ def _first_state(optimizer: Optimizer, parameter: torch.Tensor) -> dict[str, Any
 
 
 def _roots(modules: dict[str, torch.nn.Module]) -> dict[str, torch.nn.Module]:
-    """Returns the modules that are in no other one. If only one has tensors, its names get no prefix."""
+    """Returns the modules that are in no other module. If only one of them has tensors, its names get no
+    prefix."""
     inner = {id(m) for module in modules.values() for m in module.modules() if m is not module}
     roots = {name: m for name, m in modules.items() if id(m) not in inner}
     with_tensors = [name for name, m in roots.items() if any(True for _ in m.parameters())
@@ -531,8 +531,8 @@ def _roots(modules: dict[str, torch.nn.Module]) -> dict[str, torch.nn.Module]:
 def _held_by(
     step: Callable[..., Any], uses: Iterable[Any], containers: list[tuple[str, Any, str]]
 ) -> Iterator[tuple[str, Any]]:
-    """Modules and optimizers, each once, by the names of the variables that hold them. `containers` gets the
-    lists, dicts and variables that may hold their tensors."""
+    """Yields modules and optimizers, each once, with the names of the variables that hold them. `containers`
+    gets the lists, dicts and variables that may hold their tensors."""
     open_: deque[tuple[str, Any]] = deque([*((type(one).__name__.lower(), one) for one in uses),
                                            ("step", step)])
     seen: set[int] = set()
@@ -573,7 +573,7 @@ def _held_by(
 
 
 def _hooks_of(module: torch.nn.Module) -> Iterator[Callable[..., Any]]:
-    """Yields the hooks of its parameters, and its own and its modules'."""
+    """Yields the hooks of a module, of its parameters and of its inner modules."""
     for parameter in module.parameters():
         yield from (parameter._backward_hooks or {}).values()
         yield from (parameter._post_accumulate_grad_hooks or {}).values()
@@ -584,7 +584,7 @@ def _hooks_of(module: torch.nn.Module) -> Iterator[Callable[..., Any]]:
 
 
 def parts_of(holder: Any) -> Iterable[tuple[str, Any]]:
-    """Gives the parts of a container, an object or a function, by name."""
+    """Returns the parts of a container, an object or a function, by name."""
     if isinstance(holder, functools.partial):
         return [("step", holder.func), *holder.keywords.items(),
                 *((f"argument{i}", a) for i, a in enumerate(holder.args))]

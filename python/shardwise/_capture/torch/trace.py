@@ -1,5 +1,5 @@
-"""A training step as one graph of ATen operations: make_fx over tensors without memory, all updates in place
-as new values."""
+"""Traces a training step as one graph of ATen operations, by make_fx over tensors without memory. Updates in
+place become new values."""
 
 from __future__ import annotations
 
@@ -43,11 +43,11 @@ from .variables import NEEDED, Variables, is_plain, memory_of
 _aten = torch.ops.aten
 
 _NO_VALUES = "a step whose operations do not depend on values"
-#: The found and the needed of an error, by a part of torch's message.
+#: The found and needed parts of an error, by a part of torch's message.
 _IN_WORDS = {
     ".numpy() is not supported": ("the values of a tensor", _NO_VALUES),
     "its data is not allocated yet": ("the values of a tensor", _NO_VALUES),
-    "non-infra torch dispatch mode present": ("what torch compiles by itself", _NO_VALUES),
+    "non-infra torch dispatch mode present": ("code that torch compiles by itself", _NO_VALUES),
     "mutating a non-functional tensor": ("a change of a tensor that the step holds",
                                          "one of a module, as register_buffer() makes it, or a new value"),
     "storage of SparseTensorImpl": ("a sparse tensor", "one with all of its elements: sparse=False"),
@@ -59,24 +59,24 @@ _COMPUTED = (torch.Tensor, torch.SymFloat, torch.SymInt, torch.SymBool)
 
 @dataclasses.dataclass
 class Traced:
-    """A traced step. Placeholders of the graph are `inputs`. Its outputs are the leaves of the step's result,
-    then the new state: for each of the first inputs."""
+    """A traced step. The placeholders of the graph are `inputs`. Its outputs are the leaves of the step's
+    result, then the new state for each of the first inputs."""
 
     graph: torch.fx.GraphModule
     inputs: list[Slot]
-    state: int  #: how many of the inputs are state
+    state: int  #: the number of inputs that are state
     arguments: pytree.TreeSpec
-    #: the leaves of the arguments, which are part of the program; of a tensor torch.Tensor
+    #: the leaves of the arguments, which are part of the program; torch.Tensor stands for a tensor
     numbers: list[Any]
-    result: pytree.TreeSpec  #: of the step's result
-    leaves: list[Any]  #: of the result; a computed one's type: torch.Tensor, torch.SymFloat (.item()), ..
-    needs: list[Callable[[], None]]  #: that each run calls: see StepState.modes and StepState.numbers
-    asked: dict[str, tuple[torch.Tensor, str]]  #: see Constants.asked
-    assumed: list[str]  #: lines of checks
+    result: pytree.TreeSpec  #: the tree of the step's result
+    leaves: list[Any]  #: leaves of the result, with the type of each computed leaf
+    needs: list[Callable[[], None]]  #: checks of each run: StepState.modes and StepState.numbers
+    asked: dict[str, tuple[torch.Tensor, str]]  #: Constants.asked
+    assumed: list[str]  #: the lines of checks that pass by assumption
 
     @property
     def results(self) -> int:
-        """The number of tensors that the step returns."""
+        """Returns the number of tensors that the step returns."""
         return sum(leaf in _COMPUTED for leaf in self.leaves)
 
     def result_of(self, tensors: Sequence[torch.Tensor]) -> Any:
@@ -89,8 +89,8 @@ class Traced:
 @alone()
 def trace(step: Callable[..., Any], example: Sequence[Any], uses: Sequence[Any], static: Sequence[str] = (),
           assume: Iterable[str] = ()) -> Traced:
-    """Traces a step. Raises Unsupported if the step asks for the value of a tensor, or keeps one that no run
-    would know."""
+    """Traces a step. Raises Unsupported if the step asks for the value of a tensor, or keeps a tensor that no
+    run would have."""
     fake_mode, assumptions = without_memory(), Assumptions(assume)
 
     def fake(tensor: torch.Tensor) -> torch.Tensor:
@@ -115,7 +115,7 @@ def trace(step: Callable[..., Any], example: Sequence[Any], uses: Sequence[Any],
     with (variables.kept(_line_of_definition(step), seen), _counted_draws(), patched(), fake_mode,
           in_words()):
         assert fake_mode.shape_env is not None
-        with fake_mode.shape_env.ignore_fresh_unbacked_symbols():  # of a step that makes state
+        with fake_mode.shape_env.ignore_fresh_unbacked_symbols():  # an optimizer's step makes its state
             slots = state.slots(fake)
         fakes = [fake(slot.tensor) for slot in [*slots, *arguments]]
         returned: list[Any] = []
@@ -160,14 +160,14 @@ def trace(step: Callable[..., Any], example: Sequence[Any], uses: Sequence[Any],
 
 
 def origin_of(node: torch.fx.Node) -> torch.fx.Node:
-    """Returns the node that a value is another name of."""
+    """Returns the node whose alias a value is."""
     while node.op == "call_function" and node.target in (_aten.alias.default, _aten.detach.default):
         node = node.args[0]  # type: ignore[assignment]
     return node
 
 
 def is_computed_with(node: torch.fx.Node) -> bool:
-    """True if a value is used for more than to be returned."""
+    """Returns True if the step uses a value otherwise than to return it."""
     same = _aten.alias.default, _aten.detach.default
     return any(
         user.op != "output" and (user.target not in same or is_computed_with(user)) for user in node.users
@@ -175,8 +175,8 @@ def is_computed_with(node: torch.fx.Node) -> bool:
 
 
 def _need_no_holder(label: str, argument: Any) -> None:
-    """Raises InvalidArgument for a module or an optimizer, and for a tensor in an object that is no dict,
-    list or tuple: as a part of an argument its tensors would be constants of the program."""
+    """Raises InvalidArgument for a module or an optimizer, and for a tensor in an object that is not a dict,
+    list or tuple, as tensors in such an argument would be constants of the program."""
     open_, seen = deque([(label, argument)]), dict[int, Any]()
     while open_ and len(seen) < MOST_HOLDERS:
         name, holder = open_.popleft()
@@ -198,12 +198,12 @@ def _kind_of(leaf: Any) -> Any:
 
 
 def _follows_from_values(leaf: Any) -> bool:
-    """True if the shape of a tensor follows from values."""
+    """Returns True if the shape of a tensor follows from values."""
     return isinstance(leaf, torch.Tensor) and any(type(n) is not int for n in leaf.shape)
 
 
 def plain(value: Any) -> Any:
-    """Returns the present value of a tensor that is computed without changes in place."""
+    """Returns the present value of a tensor as a node without changes in place."""
     if not isinstance(value, torch.Tensor):
         return value
     made = from_fun(value.detach())
@@ -212,7 +212,7 @@ def plain(value: Any) -> Any:
 
 
 def without_memory() -> FakeTensorMode:
-    """Returns a mode that gives tensors no memory; numbers of .item() are symbols."""
+    """Returns a mode whose tensors have no memory, and whose numbers of .item() are symbols."""
     return FakeTensorMode(allow_non_fake_inputs=True,
                           shape_env=ShapeEnv(allow_scalar_outputs=True, allow_dynamic_output_shape_ops=False))
 
@@ -223,8 +223,7 @@ def graph_of(functional: Callable[..., Any], fakes: list[torch.Tensor]) -> torch
 
 
 def _hook_as(tensor: torch.Tensor, parameter: torch.Tensor) -> None:
-    """Functions that torch is to call with the gradient of the parameter, it calls with that of the
-    tensor."""
+    """Registers the gradient hooks of a parameter for a tensor."""
     for hook in (parameter._backward_hooks or {}).values():
         tensor.register_hook(hook)  # type: ignore[no-untyped-call]
     for hook in (parameter._post_accumulate_grad_hooks or {}).values():
@@ -232,13 +231,13 @@ def _hook_as(tensor: torch.Tensor, parameter: torch.Tensor) -> None:
 
 
 class _Gradients:
-    """Finds parameters whose gradients the next step would add to. Each has one from the step before, which
-    this one is to clear before it derives that parameter, or before it ends."""
+    """Finds parameters to whose gradients the next step would add. Each parameter has a gradient of the step
+    before, which this step must clear before it derives the parameter, or before it ends."""
 
     def __init__(self, parameters: dict[str, torch.Tensor]) -> None:
         self._parameters = parameters
         self._before = {label: torch.zeros_like(parameter) for label, parameter in parameters.items()}
-        self._zero: dict[int, Any] = {}  #: gradients that are zero, by their ids
+        self._zero: dict[int, Any] = {}  #: gradients that are zero, by id
         self._added_to: set[str] = set()
         for label, parameter in parameters.items():
             parameter.grad = self._before[label]
@@ -248,7 +247,7 @@ class _Gradients:
         self._zero.update((id(tensor), tensor) for tensor in tensors)
 
     def _derived(self, label: str, _: torch.Tensor) -> None:
-        """There is a gradient of the parameter. What the step has not cleared is taken for empty."""
+        """Notes a gradient of a parameter. A gradient that the step has not cleared counts as empty."""
         parameter = self._parameters[label]
         before = parameter.grad is self._before[label]
         if before and id(parameter.grad) not in self._zero:
@@ -265,7 +264,7 @@ class _Gradients:
                 parameter.grad = None
 
     def need_cleared(self) -> None:
-        """Raises InvalidArgument."""
+        """Raises InvalidArgument if the step leaves gradients to the next step."""
         left = [label for label in self._parameters if label in self._added_to
                 and (grad := self._parameters[label].grad) is not None and id(grad) not in self._zero]
         if left:
@@ -274,10 +273,10 @@ class _Gradients:
 
 
 class _ScopeMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Writes to each node of the graph the module that it is of. Of a gradient that is the module whose
-    operation autograd derives."""
+    """A mode that writes its module to each node of the graph. The module of a gradient is that of the
+    derived operation."""
 
-    supports_higher_order_operators = True  # no program has one: they are named as others are
+    supports_higher_order_operators = True  # so that an error names them, as no program has them
 
     def __init__(self, gradients: _Gradients, elsewhere: dict[int, str], constants: Constants,
                  variables: Variables, seen: set[int], fused: FusedAttention,
@@ -285,7 +284,7 @@ class _ScopeMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
         super().__init__()  # type: ignore[no-untyped-call]
         self._gradients, self._constants, self._elsewhere = gradients, constants, elsewhere
         self._variables, self._seen, self._fused, self._assumptions = variables, seen, fused, assumptions
-        #: Names of tensors that the step's variables hold and that the step has taken a view of.
+        #: names of tensors in the step's variables whose views the step has taken
         self.viewed: dict[str, None] = {}
         self.path: list[str] = [""]
         self._of_sequence: dict[int, str] = {}
@@ -306,7 +305,7 @@ class _ScopeMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
         scope = self.path[-1] if derived is None else self._of_sequence.get(derived._sequence_nr(), "")
         if self._fused.is_open:
             scope = self._kernel_in(scope)
-        elif derived is not None and torch.is_grad_enabled():  # a checkpoint of the user's computes again
+        elif derived is not None and torch.is_grad_enabled():  # a checkpoint of the user recomputes
             scope = self._outside(scope)
         if derived is None or self._fused.is_open:
             self._of_sequence[torch.autograd._get_sequence_nr() - 1] = scope  # type: ignore[attr-defined]
@@ -333,7 +332,7 @@ class _ScopeMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
             return func(*args, **(kwargs or {}))
         if torch.Tag.nondeterministic_seeded in func.tags:
             fx_traceback.current_meta["custom"]["draw"] = _next_draw()
-        # by numbers it has a shape
+        # An index of numbers gives a known shape.
         if torch.Tag.dynamic_output_shape in func.tags and func is not _aten.index.Tensor:
             found = self._constants.asked_result(func, args, kwargs or {}, line_of_step())
             if found is not None:
@@ -355,8 +354,8 @@ class _ScopeMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
         return outer if last.startswith(FUSED_ATTENTION) else scope
 
     def _kernel_in(self, scope: str) -> str:
-        """The scope of the kernel that is traced now: a second one in the same scope has a number. The
-        gradient's is that of its operations."""
+        """Returns the scope of the kernel that is being traced; a second kernel in a scope has a number. A
+        gradient has the scope of its operations."""
         if self._outside(scope) != scope:
             return scope
         calls = self._kernels.setdefault(scope, [])
@@ -366,7 +365,7 @@ class _ScopeMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
         return f"{scope}/{FUSED_ATTENTION}{f' [{number}]' if number > 1 else ''}".removeprefix("/")
 
     def _by_places(self, func: Any, args: Any, kwargs: Any) -> tuple[Any, Any, Any]:
-        """A mask that is known is the places where it holds."""
+        """Returns the call with each known mask replaced by the places that it selects."""
         if func is _aten.masked_select.default and args[0].shape == args[1].shape:
             places = self._places_in(args[1])
             return (func, args, kwargs) if places is None else (_aten.index.Tensor, [args[0], places], {})
@@ -381,7 +380,7 @@ class _ScopeMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
         return func, args, kwargs
 
     def _places_in(self, mask: torch.Tensor) -> list[torch.Tensor] | None:
-        """Returns for each dim the places that the mask selects; None if they are not known."""
+        """Returns the places that a mask selects, for each dim; None if they are unknown."""
         found = self._constants.asked_places(mask, line_of_step())
         return None if found is None else [self._literal(one, mask) for one in found]
 
@@ -391,8 +390,8 @@ class _ScopeMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
         return made
 
     def _need_known(self, arguments: Any, func: Any) -> None:
-        """Refuses tensors from outside modules, and shapes that follow from values unless
-        _aten_ctc.TAKES_SELECTED has the op."""
+        """Refuses tensors of modules that come from elsewhere, and shapes that follow from values unless the
+        operation is in _aten_ctc.TAKES_SELECTED."""
         for leaf in pytree.tree_leaves(arguments):
             if _follows_from_values(leaf) and (not isinstance(func, torch._ops.OpOverload)
                                                or func._schema.name not in _aten_ctc.TAKES_SELECTED):
@@ -406,9 +405,9 @@ class _ScopeMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
                                   "needed it as the module has it, or from a variable, list, tuple or dict")
 
     def _need_own(self, func: Any, args: Sequence[Any]) -> None:
-        """Raises Unsupported for a tensor that the step's variables hold, and that the operation changes."""
-        written = [arg for arg, told in zip(args, func._schema.arguments) if told.alias_info is not None
-                   and told.alias_info.is_write]
+        """Raises Unsupported if the operation changes a tensor in the step's variables."""
+        written = [arg for arg, schema in zip(args, func._schema.arguments) if schema.alias_info is not None
+                   and schema.alias_info.is_write]
         for leaf in pytree.tree_leaves(written):
             label = self._variables.label(leaf) if isinstance(leaf, torch.Tensor) else None
             if label is not None:
@@ -419,17 +418,17 @@ class _ScopeMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
 
 class _Asked(DataDependentOutputException):
-    """A step asks for a value, as for one to check."""
+    """The error of a step that asks for a value, for example to check it."""
 
     def __init__(self, func: Any, is_check: bool, arguments: frozenset[str]) -> None:
-        """arguments: from which the value follows."""
+        """arguments: those that the value depends on."""
         super().__init__(func)
         self.is_check, self.arguments = is_check, arguments
 
 
 def _next_draw() -> int:
-    """The number of a draw. torch's generator counts them: what computes a part of the step again
-    (torch.utils.checkpoint) sets that back, and draws the same again."""
+    """Returns the number of a draw. The seed of torch's generator counts draws, as torch.utils.checkpoint
+    resets it before it recomputes, and so draws the same numbers."""
     number = torch.default_generator.initial_seed()
     torch.default_generator.manual_seed(number + 1)
     return number
@@ -447,8 +446,8 @@ def _counted_draws() -> Iterator[None]:
 
 def _counting_in_double(optimizer: torch.optim.Optimizer) -> Iterator[
         tuple[dict[str, Any], str, torch.Tensor]]:
-    """Gives torch's optimizers their numbers, as that of the step, as doubles, as those of Python's are: in
-    f32 half of the bits of 1 - 0.999 are lost. Yields the places and the tensors that were there."""
+    """Turns numbers in the state of torch's optimizers, such as that of the step, into doubles, as Python's
+    numbers are: f32 loses half of the bits of 1 - 0.999. Yields the places and the old tensors."""
     homes = (kind.__module__ for kind in type(optimizer).__mro__ if kind is not torch.optim.Optimizer)
     if not any(home.startswith("torch.optim.") for home in homes):
         return
@@ -515,8 +514,8 @@ def _scopes(state: StepState, gradients: _Gradients, mode: _ScopeMode) -> Iterat
 
 @contextlib.contextmanager
 def in_words() -> Iterator[None]:
-    """Replaces torch's errors about values that are not there by ours, with the line of the step that asks
-    for them."""
+    """Replaces torch's errors about missing values by ours, which have the line of the step that asks for
+    them."""
     try:
         yield
     except (DataDependentOutputException, DynamicOutputShapeException, GuardOnDataDependentSymNode) as error:
@@ -555,12 +554,12 @@ def _line_of_definition(step: Callable[..., Any]) -> str:
 
 
 def _argument_name(step: Callable[..., Any], path: Any) -> str:
-    """"tokens", "batch.labels": as the step calls its argument."""
+    """Returns the step's name of an argument: "tokens", "batch.labels"."""
     first, *rest = path
     try:
         known = inspect.signature(step.forward if isinstance(step,
                                                              torch.nn.Module) else step).parameters.values()
-    except (TypeError, ValueError):  # of a function that is not Python's
+    except (TypeError, ValueError):  # a function that Python does not define
         known = {}.values()
     names = [p.name for p in known if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
     name = names[first.idx] if first.idx < len(names) else str(first.idx)

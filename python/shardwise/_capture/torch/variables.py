@@ -1,5 +1,5 @@
-"""The contents of a step's variables other than the state of modules and optimizers. A step may read them,
-and must not change them."""
+"""Guards the contents of a step's variables, except the state of modules and optimizers. A step may read
+them, but must not change them."""
 
 from __future__ import annotations
 
@@ -16,24 +16,24 @@ from torch.utils import _pytree as pytree
 
 from ..._errors import Unsupported
 
-SEQUENCES = (list, deque)  #: which are asked by number
+SEQUENCES = (list, deque)  #: containers with numbers as keys
 NEEDED = ("needed a parameter or buffer of a module (register_buffer, AveragedModel), or an argument "
           "that the step returns")
 _ABSENT = object()
 _HOLDING = {torch.Tensor, torch.nn.Parameter, list, tuple, dict}
-_VALUES = (numbers.Number, str, torch.SymInt, torch.SymFloat)  #: numpy's numbers are there, too
+_VALUES = (numbers.Number, str, torch.SymInt, torch.SymFloat)  #: numbers.Number includes those of numpy
 
 
 class Variables:
-    """Lists, dicts and variables, by name, as they are before the step is traced."""
+    """The lists, dicts and variables of a step, by name, in their state before the trace."""
 
     def __init__(self, containers: Sequence[tuple[str, Any, str]]) -> None:
-        """containers: name, container and kind: "module" for a module's attributes and their contents,
-        "items" for a list or dict, else "names"."""
+        """containers: names, containers and kinds. The kind is "module" for a module's attributes and their
+        contents, "items" for a list or dict, else "names"."""
         self._before = [
             (name, container, dict(items_of(container)), kind) for name, container, kind in containers
         ]
-        self._labels: dict[int, str] = {}  #: of tensors, by memory
+        self._labels: dict[int, str] = {}  #: labels of tensors, by memory
         self._leaves: list[torch.Tensor] = []
         for name, _, items, _ in self._before:
             for key, value in items.items():
@@ -45,15 +45,14 @@ class Variables:
                         self._leaves.append(tensor)
 
     def label(self, tensor: torch.Tensor) -> str | None:
-        """Returns the label of a tensor that is held, else None."""
+        """Returns the label of a tensor in the variables; None for other tensors."""
         return self._labels.get(memory_of(tensor)) if is_plain(tensor) else None
 
     @contextlib.contextmanager
     def kept(self, step: str, seen: set[int]) -> Iterator[None]:
-        """After the step all is there again that was there before. Raises Unsupported if the step, which is
-        called so, has changed any of it, but for items that it adds to a list or dict, as a log has it, for
-        flags of a module, and for tensors that a module derives again: in place of no tensor, or of one whose
-        memory is not `seen`."""
+        """Restores the variables after the step. Raises Unsupported, with the name `step`, if the step has
+        changed them. It may add items to a list or dict, such as a log, change flags of a module, and replace
+        derived tensors of a module: None, or a tensor whose memory is not in `seen`."""
         gradients = [(tensor, tensor.grad) for tensor in self._leaves]
         try:
             yield
@@ -69,7 +68,8 @@ class Variables:
             is_module = kind == "module"
             for key, new in items_of(container):
                 old = before.get(key, _ABSENT)
-                is_mode = key == "training" and not isinstance(container, SEQUENCES)  # see StepState.modes
+                # StepState.modes checks the mode of modules.
+                is_mode = key == "training" and not isinstance(container, SEQUENCES)
                 if old is new or is_mode:
                     continue
                 if old is _ABSENT and kind == "items":
@@ -92,8 +92,8 @@ class Variables:
 
 
 def _restore(container: Any, before: dict[Any, Any]) -> None:
-    """Puts the old items back, in their order. Objects that the step has made stay in its places, as do items
-    that other threads put there (in a deque, as that of a queue)."""
+    """Puts the old items back, in their order. Objects that the step has made stay, as do items that other
+    threads add (to the deque of a queue, for example)."""
     if isinstance(container, SEQUENCES):
         is_shorter = isinstance(container, list) and len(container) < len(before)
         if is_shorter or any(
@@ -136,8 +136,8 @@ def is_plain(value: Any) -> bool:
 
 
 def _plain_tensors(value: Any, label: str = "") -> Iterator[tuple[str, torch.Tensor]]:
-    """Yields, by name, the tensors in a value that the search of the step leaves out: a tensor, or a list,
-    dict or tuple of such."""
+    """Yields, with names, the tensors in a value that the search of the step leaves out: a tensor, or a list,
+    dict or tuple of tensors."""
     if is_plain(value):
         yield label, value
     elif type(value) in (list, tuple, dict):
@@ -154,5 +154,5 @@ def _is_value(value: Any) -> bool:
 
 
 def _differ(old: Any, new: Any) -> bool:
-    """True if two values differ, or the new one is computed."""
+    """Returns True if two values differ, or if the new value is computed."""
     return isinstance(new, (torch.SymInt, torch.SymFloat)) or type(old) is not type(new) or bool(old != new)

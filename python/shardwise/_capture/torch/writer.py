@@ -1,4 +1,4 @@
-"""A training step as a program: torch's trace (trace.py), each operation written by its rule (ops/)."""
+"""Captures a training step as a program: torch traces it (trace.py), rules (ops/) write each operation."""
 
 from __future__ import annotations
 
@@ -54,14 +54,14 @@ class Writer:
     def __init__(self) -> None:
         self.build = Builder()
         self.kept: list[int] = []  #: the inputs that the program has
-        self.replaced: list[int] = []  #: those that its last outputs replace
-        #: which of the inputs are complex and computed with, so that they are real in the program
+        self.replaced: list[int] = []  #: the inputs that its last outputs replace
+        #: by input: whether it is complex and computed with, so that it is a pair of real numbers
         self.pairs_in: list[bool] = []
-        self.pairs_out: list[bool] = []  #: the same of outputs
+        self.pairs_out: list[bool] = []  #: by output: the same
         self.values: dict[torch.fx.Node, Any] = {}
 
     def run(self, traced: Traced) -> list[Value]:
-        """Returns the outputs: the step's results, then the state that is new."""
+        """Writes the step. Returns the outputs: its results, then the state that it changes."""
         nodes = list(traced.graph.graph.nodes)
         placeholders = [node for node in nodes if node.op == "placeholder"]
         returned = next(node for node in nodes if node.op == "output").args[0]
@@ -83,34 +83,34 @@ class Writer:
 
     def give(self, placeholder: torch.fx.Node, label: str, tensor: torch.Tensor, kind: str,
              mark: Sequence[str] | None = None) -> None:
-        """The placeholder is an input of the program, cut by the axes of each dim, if a mark is given. Raises
+        """Makes the placeholder an input of the program. `mark` has the axes that cut each dim. Raises
         InvalidArgument for a dtype that no program has."""
         try:
-            found = Type.of(tensor)
+            type = Type.of(tensor)
         except Refused as refused:
             raise InvalidArgument(f"capture: {label}: {refused}") from None
-        self.pairs_in.append(found.dtype in PARTS and is_computed_with(placeholder))
+        self.pairs_in.append(type.dtype in PARTS and is_computed_with(placeholder))
         if self.pairs_in[-1]:
-            found = Type(PARTS[found.dtype], (*found.shape, 2))
+            type = Type(PARTS[type.dtype], (*type.shape, 2))
             mark = None if mark is None else [*mark, "-"]
-        made: Value = self.build.input(label, found.dtype, found.shape, kind)
-        made = made if mark is None else self.build.marked(made, ",".join(mark))
-        self.values[placeholder] = self.build.pair(made) if self.pairs_in[-1] else made
+        input: Value = self.build.input(label, type.dtype, type.shape, kind)
+        input = input if mark is None else self.build.marked(input, ",".join(mark))
+        self.values[placeholder] = self.build.pair(input) if self.pairs_in[-1] else input
 
     def write(self, graph: torch.fx.GraphModule, live: set[torch.fx.Node]) -> None:
-        """The operations that are live, if the inputs have been given."""
+        """Writes the operations that are live. The inputs have been given before."""
         for node in graph.graph.nodes:
             if node in live and node.op == "get_attr":
-                held = getattr(graph, str(node.target))
-                self.values[node] = self._literal(held, node) if isinstance(held, torch.Tensor) else held
+                value = getattr(graph, str(node.target))
+                self.values[node] = self._literal(value, node) if isinstance(value, torch.Tensor) else value
             elif node in live and node.op == "call_function":
                 self._add(node)
 
     def outputs_of(self, wanted: Sequence[torch.fx.Node]) -> list[Value]:
-        """Complex ones as pairs of real numbers."""
+        """Returns the outputs; complex numbers are pairs of real ones."""
         outputs = [self.values[node] for node in wanted]
-        self.pairs_out = [isinstance(one, Complex) for one in outputs]
-        return [self.build.in_one(one) if isinstance(one, Complex) else one for one in outputs]
+        self.pairs_out = [isinstance(output, Complex) for output in outputs]
+        return [self.build.in_one(output) if isinstance(output, Complex) else output for output in outputs]
 
     def _literal(self, tensor: torch.Tensor, node: torch.fx.Node) -> Value | Complex:
         with self.build.inside("", False, _Place("a tensor that the step holds", "")):
@@ -124,8 +124,8 @@ class Writer:
 
     def _add(self, node: torch.fx.Node) -> None:
         count_operation("written")
-        told = node.meta.get("custom", {})
-        scope, backward = told.get("scope", ""), told.get("backward", False)
+        custom = node.meta.get("custom", {})
+        scope, backward = custom.get("scope", ""), custom.get("backward", False)
         operation = (str(node.target) if isinstance(node.target, torch._ops.OpOverload)
                      else f"{getattr(node.target, '__name__', node.target)} of a number")
         with self.build.inside(scope, backward, _Place(operation, scope)):
@@ -145,7 +145,7 @@ class Writer:
 
 
 class _Place:
-    """An operation, for messages. `str` is the module that it is of."""
+    """An operation, for messages. Its `str` is the module that it belongs to."""
 
     def __init__(self, operation: str, scope: str) -> None:
         self.operation, self._scope = operation, scope
@@ -155,7 +155,7 @@ class _Place:
 
 
 def live_of(nodes: Sequence[torch.fx.Node], wanted: Iterable[torch.fx.Node]) -> set[torch.fx.Node]:
-    """Returns the wanted nodes, and all that they are made of."""
+    """Returns the wanted nodes, and all nodes that they are computed from."""
     live = set(wanted)
     for node in reversed(nodes):
         if node in live:
@@ -167,8 +167,8 @@ def live_of(nodes: Sequence[torch.fx.Node], wanted: Iterable[torch.fx.Node]) -> 
 
 
 class _Values:
-    """The inputs and outputs of a run: the step's arguments and result, and the state of its modules and
-    optimizers. If it draws random numbers, their key is drawn from torch's generator."""
+    """Makes the inputs and takes the outputs of a run: the step's arguments and result, and the state of its
+    modules and optimizers. If the step draws random numbers, torch's generator draws their key."""
 
     def __init__(self, traced: Traced, writer: Writer) -> None:
         self._draws = writer.build.random_key is not None
@@ -179,13 +179,13 @@ class _Values:
         self._tree, self._numbers = traced.arguments, traced.numbers
         self._needs = traced.needs
         labels = [slot.label for slot in traced.inputs[traced.state:]]
-        self._asked = [(labels.index(label), label, *told) for label, told in traced.asked.items()]
+        self._asked = [(labels.index(label), label, *value) for label, value in traced.asked.items()]
 
     def inputs_of(self, args: tuple[Any, ...]) -> Sequence[Any]:
         leaves, tree = pytree.tree_flatten(args)
         if tree != self._tree:
             raise InvalidArgument(f"run: found arguments of the tree {tree}, needed {self._tree}, "
-                                  "of which the program was captured")
+                                  "as at the capture")
         for leaf, known in zip(leaves, self._numbers, strict=True):
             is_tensor = isinstance(leaf, torch.Tensor)
             if is_tensor != (known is torch.Tensor) or (not is_tensor and leaf != known):
@@ -193,16 +193,16 @@ class _Values:
                 raise InvalidArgument(f"run: found the argument {leaf!r}, needed {needed}")
         for need in self._needs:
             need()
-        given = [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]
+        arguments = [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]
         for place, label, value, line in self._asked:
-            if not torch.equal(given[place], value):
+            if not torch.equal(arguments[place], value):
                 raise InvalidArgument(f"run: found other values of {label} than at the capture, needed the "
                                       f"same: {line} asks for them, so that they are part of the program")
         key = [array_of(torch.empty((),
                                     dtype=torch.int64).random_().view(torch.uint64))] if self._draws else []
-        tensors = [*(slot.value() for slot in self._state), *given]
-        real = [torch.view_as_real(one.resolve_conj()) if is_pair else one
-                for one, is_pair in zip(tensors, self._pairs_in, strict=True)]
+        tensors = [*(slot.value() for slot in self._state), *arguments]
+        real = [torch.view_as_real(tensor.resolve_conj()) if is_pair else tensor
+                for tensor, is_pair in zip(tensors, self._pairs_in, strict=True)]
         return [*map(array_of, real), *key]
 
     def result_of(self, arrays: Sequence[Any]) -> Any:

@@ -1,1 +1,1 @@
-"""The emulated device that shardwise.torch.spmd records on."""
+"""Implements the emulated device of shardwise.torch.spmd, which records operations."""

@@ -1,6 +1,6 @@
-"""torch.autocast("xla", dtype=torch.bfloat16) for tensors of the emulated device: which operations are done
-in the lower precision, and which in f32, is as in PyTorch/XLA 2.9. All others take their operands as they
-come."""
+"""Implements torch.autocast("xla", dtype=torch.bfloat16) for tensors of the emulated device. The operations
+in the lower precision and those in f32 are those of PyTorch/XLA 2.9; all others take their operands
+unchanged."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ _FULL = ("softmax.int", "log_softmax.int", "mse_loss", "l1_loss", "smooth_l1_los
          "prod", "prod.dim_int", "kl_div", "cdist", "batch_norm")
 _WIDEST = ("cat", "stack")
 
-#: A tensor has this key, which torch passes by unless autocast("xla") is on.
+#: The key of all tensors, which torch ignores unless autocast("xla") is on.
 KEYS = torch._C.DispatchKeySet(torch._C._dispatch_key_parse("AutocastXLA"))
 
 
 def _cast(value: Any, dtype: torch.dtype) -> Any:
-    """Numbers of 16 and 32 bits; torch leaves those of 64 alone."""
+    """Casts floats of 16 and 32 bits; torch does not cast those of 64."""
     is_cast = isinstance(value, torch.Tensor) and value.dtype in (torch.float32, torch.bfloat16,
                                                                   torch.float16)
     return value.to(dtype) if is_cast else value
@@ -58,7 +58,7 @@ _others: Any = torch.library.Library("_", "IMPL", "AutocastXLA")  # type: ignore
 
 
 def install() -> None:
-    """From now on autocast("xla") works."""
+    """Lets autocast("xla") work from now on."""
     for names, dtype_of in ((_LOWER, _lower), (_FULL, _full), (_WIDEST, _widest)):
         for name in names:
             packet, _, overload = name.partition(".")

@@ -1,6 +1,6 @@
-"""Collectives of torch_xla.core.xla_model in a manual region. The parts of all devices are made one tensor
-with a dim for each axis of the mesh; a collective is a sum, slice or transpose of these dims, and each device
-takes its part of the result."""
+"""Implements collectives of torch_xla.core.xla_model in a manual region. The parts of all devices become one
+tensor with a dim for each axis of the mesh. A collective is a sum, slice or transpose of these dims, and each
+device takes its part of the result."""
 
 from __future__ import annotations
 
@@ -40,8 +40,8 @@ _REDUCTIONS: dict[str, Callable[[torch.Tensor, list[int]], torch.Tensor]] = {
 
 
 class _Parts:
-    """The parts that all devices have of a tensor of a region: `whole` has some dims for the devices, then
-    those of a part."""
+    """The parts of all devices of a tensor in a region. `whole` has dims for the devices, then the dims of a
+    part."""
 
     def __init__(self, operation: str, x: Any, groups: Groups) -> None:
         self.operation = operation
@@ -64,7 +64,7 @@ class _Parts:
         self.size = math.prod(self.sizes)
 
     def given(self, whole: torch.Tensor) -> Any:
-        """Gives each device its part of a whole tensor."""
+        """Returns a tensor of the region: each device has its part of the whole tensor."""
         shape = list(whole.shape[self.rank:])
         if self.order is not None:
             back = np.argsort(self.order).tolist()
@@ -85,15 +85,14 @@ class _Parts:
         return total if scale == 1.0 else total * scale
 
     def dim_of(self, dim: int) -> int:
-        """Returns a dim of a part, counted from its first."""
+        """Returns a dim of a part, counted from the first."""
         dims: int = self.whole.dim() - self.rank
         if not -dims <= dim < dims:
             raise InvalidArgument(f"{self.operation}: found the dim {dim}, needed one of a tensor of {dims}")
         return int(dim % dims)
 
     def split(self, whole: torch.Tensor, dim: int, count: int) -> torch.Tensor:
-        """Returns the tensor with a dim of parts cut among the devices: the dims of the group come before
-        it."""
+        """Returns the tensor with a dim of parts cut among the devices, whose group's dims come before it."""
         extent = whole.shape[self.rank + dim]
         if count != self.size or extent % self.size:
             raise InvalidArgument(f"{self.operation}: "
@@ -109,7 +108,7 @@ class _Parts:
 
 
 def is_of_region(x: Any) -> bool:
-    """True if each device has a tensor of its own."""
+    """Returns True if each device has its own tensor."""
     return isinstance(x, LazyTensor) and x._root.region is not None
 
 
@@ -121,7 +120,7 @@ def _region_of(operation: str, x: Any) -> Mesh:
 
 
 def _axes_of(mesh: Mesh, groups: Groups) -> tuple[int, ...] | None:
-    """Returns the axes that the devices of each group are along, in their order; None if no axes fit."""
+    """Returns the axes along which the devices of each group are, in their order; None if no axes fit."""
     axes = range(len(mesh.mesh_shape))
     wanted = {tuple(group) for group in groups} if groups else {tuple(range(mesh.size()))}
     for count in range(len(mesh.mesh_shape) + 1):
@@ -161,7 +160,8 @@ def all_reduce(reduce_type: str, inputs: Any, scale: float = 1.0, groups: Groups
 
 def all_gather(value: torch.Tensor, dim: int = 0, groups: Groups = None, output: torch.Tensor | None = None,
                pin_layout: bool = True, channel_id: Any = None, use_global_device_ids: Any = None) -> Any:
-    """The parts of a group after each other along a dim, on each of its devices. Raises InvalidArgument."""
+    """Returns the parts of a group concatenated along a dim, on each of its devices. Raises
+    InvalidArgument."""
     parts = _Parts("all_gather", value, groups)
     dim = parts.dim_of(dim)
     own = list(parts.members or ())
@@ -179,7 +179,8 @@ def all_gather(value: torch.Tensor, dim: int = 0, groups: Groups = None, output:
 def reduce_scatter(reduce_type: str, input: torch.Tensor, scale: float, scatter_dim: int, shard_count: int,
                    groups: Groups = None, output: torch.Tensor | None = None, pin_layout: bool = True,
                    channel_id: Any = None, use_global_device_ids: Any = None) -> Any:
-    """As all_reduce(), but each device of a group keeps only its part along a dim. Raises InvalidArgument."""
+    """Reduces as all_reduce() does, but each device of a group keeps only its part along a dim. Raises
+    InvalidArgument."""
     parts = _Parts("reduce_scatter", input, groups)
     dim = parts.dim_of(scatter_dim)
     made = parts.given(_exchanged(parts, parts.split(parts.reduced(reduce_type, scale), dim, shard_count),
@@ -198,8 +199,8 @@ def all_to_all(value: torch.Tensor, split_dimension: int, concat_dimension: int,
 
 
 def _exchanged(parts: _Parts, whole: torch.Tensor, dim: int, to: int, is_summed: bool) -> torch.Tensor:
-    """The dims of the group that are before a dim of a part become those of the devices, and these go before
-    another one."""
+    """Exchanges the dims of the group that precede a dim of a part with the dims of the devices, which go
+    before the dim `to`."""
     own, count = list(parts.members or ()), len(parts.sizes)
     new = list(range(parts.rank + dim, parts.rank + dim + count))
     devices = [new[own.index(axis)] if axis in own else axis for axis in range(parts.rank)]
@@ -210,8 +211,8 @@ def _exchanged(parts: _Parts, whole: torch.Tensor, dim: int, to: int, is_summed:
 
 
 def collective_permute(value: torch.Tensor, pairs: Sequence[Sequence[int]]) -> Any:
-    """Sends the value of the first of each pair of devices to the second; devices that nobody sends to get
-    zeros. Raises InvalidArgument."""
+    """Sends the value of the first device of each pair to the second; devices without a sender get zeros.
+    Raises InvalidArgument."""
     parts = _Parts("collective_permute", value, [_region_of("collective_permute", value).device_ids.tolist()])
     sources: dict[int, int] = {}
     count = parts.mesh.size()

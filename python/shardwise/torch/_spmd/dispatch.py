@@ -1,5 +1,5 @@
-"""The dispatch of torch's operations on tensors of the emulated device: most are recorded; random numbers are
-drawn, and operations that depend on values computed, on the host."""
+"""Dispatches torch's operations on tensors of the emulated device. Most are recorded; the host draws random
+numbers, and computes operations that depend on values."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def _dispatched(func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
 
 
 def _refuse_sparse(func: Any, args: Any, kwargs: dict[str, Any]) -> None:
-    """Refuses sparse gradients: torch's error would say that the gradient is on another device."""
+    """Refuses sparse gradients, as torch's error would say that the gradient is on another device."""
     at = next((n for n, argument in enumerate(func._schema.arguments) if argument.name == "sparse"), None)
     if at is None or not (kwargs.get("sparse") or (len(args) > at and args[at])):
         return
@@ -61,7 +61,7 @@ def _refuse_sparse(func: Any, args: Any, kwargs: dict[str, Any]) -> None:
 
 
 def _of_each(func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
-    """An operation on lists, as one for each of their tensors."""
+    """Applies an operation on lists to each of their tensors."""
     name = func._schema.name.removeprefix("aten::_foreach_")
     one = getattr(_aten, {"norm": "linalg_vector_norm"}.get(name, name))
     if name.rstrip("_") in ("addcmul", "addcdiv") and len(args) == 4:
@@ -73,12 +73,12 @@ def _of_each(func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
 
 
 def _is_fresh(tensor: Any) -> bool:
-    """Nothing but its tensor sees the root: it may be given a value at once."""
+    """Returns True if only this tensor sees its root, which then may get a value at once."""
     return isinstance(tensor, LazyTensor) and not tensor._path
 
 
 def _given(tensor: LazyTensor, value: torch.Tensor) -> LazyTensor:
-    """It has this value from now on, as if it had been made with it."""
+    """Gives a tensor a value, as if it had been made with it."""
     root = tensor._root
     plain = torch.empty(tensor.shape, dtype=tensor.dtype).copy_(value)
     if root.version == now.recording.version and root.number in now.recording.read:
@@ -89,7 +89,7 @@ def _given(tensor: LazyTensor, value: torch.Tensor) -> LazyTensor:
 
 
 def _drawn(func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
-    """Random numbers are drawn on the host, by torch's own generator: they are those of a run without this
+    """Draws random numbers on the host by torch's own generator, so that they are those of a run without this
     device."""
     if func is _aten.native_dropout.default:
         x, p = args[0], args[1] if args[2] else 0.0
@@ -107,7 +107,7 @@ def _drawn(func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
 
 
 def _has_mask(func: Any, args: Any) -> bool:
-    """Its shape depends on values."""
+    """Returns True if the shape of an operation's result depends on values."""
     if func._schema.name not in ("aten::index", "aten::index_put", "aten::index_put_"):
         return True
     return any(isinstance(leaf, torch.Tensor) and leaf.dtype in (torch.bool, torch.uint8)
@@ -115,7 +115,7 @@ def _has_mask(func: Any, args: Any) -> bool:
 
 
 def _on_host(func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
-    """Computes an operation on the host whose result depends on values that are not there before a run."""
+    """Computes on the host an operation whose result depends on values, which only a run gives."""
     host = pytree.tree_map(lambda leaf: value_of(leaf) if isinstance(leaf, LazyTensor) else leaf,
                            (args, kwargs))
     if host[1].get("device") is not None:
@@ -125,7 +125,7 @@ def _on_host(func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
     return args[0].copy_(made) if func._schema.name.endswith("_") else made
 
 
-# ---- What makes tensors on the device.
+# Operations that make tensors on the device.
 
 
 def _empty(size: Iterable[int], dtype: Any = None, *_: Any, **__: Any) -> torch.Tensor:
@@ -139,7 +139,7 @@ def _empty_strided(size: Iterable[int], stride: Any, dtype: Any = None, *_: Any,
 
 
 def _copy_from(source: torch.Tensor, target: torch.Tensor, non_blocking: bool = False) -> torch.Tensor:
-    """Copies for torch.tensor(.., device=DEVICE), which calls below the level that LazyTensor sees."""
+    """Copies for torch.tensor(.., device=DEVICE), which LazyTensor does not see."""
     with now.lock:
         return _given(target, value_of(source)) if _is_fresh(target) else target  # type: ignore[arg-type]
 
@@ -152,8 +152,8 @@ _library: Any = torch.library.Library("aten", "IMPL")  # type: ignore[no-untyped
 
 
 def install() -> None:
-    """From now on torch makes these tensors if it is asked for one on DEVICE."""
-    if not hasattr(torch, "lazy"):  # torch.utils.checkpoint asks such a module for random states
+    """Lets torch make these tensors on DEVICE from now on."""
+    if not hasattr(torch, "lazy"):  # torch.utils.checkpoint asks this module for random states
         torch._register_device_module("lazy", types.ModuleType("torch.lazy"))
     _library.impl("empty.memory_format", _empty, "Lazy")
     _library.impl("empty_strided", _empty_strided, "Lazy")

@@ -1,4 +1,5 @@
-"""FSDPv2: SpmdFullyShardedDataParallel of torch_xla.experimental.spmd_fully_sharded_data_parallel."""
+"""Implements FSDPv2, SpmdFullyShardedDataParallel of
+torch_xla.experimental.spmd_fully_sharded_data_parallel."""
 
 from __future__ import annotations
 
@@ -17,19 +18,19 @@ from .shards import sharding_text
 
 def _spec(tensor: torch.Tensor, extra_data_axis: str | None = None,
           by_largest: bool = False) -> tuple[Any, ...]:
-    """Over "fsdp" in the first dim, or the largest."""
+    """Returns a spec that cuts the first dim, or the largest, over "fsdp"."""
     if tensor.dim() == 0:
         return ()
-    dim = max(range(tensor.dim()), key=lambda one: tensor.shape[one]) if by_largest else 0
+    dim = max(range(tensor.dim()), key=lambda d: tensor.shape[d]) if by_largest else 0
     axes = (extra_data_axis, "fsdp") if extra_data_axis else "fsdp"
-    return tuple(axes if one == dim else None for one in range(tensor.dim()))
+    return tuple(axes if d == dim else None for d in range(tensor.dim()))
 
 
 class SpmdFullyShardedDataParallel(nn.Module):
-    """A module whose parameters are cut over the axis "fsdp" of a mesh, each in its largest dim, if they have
-    no mark, and whose output is cut in its first. mesh: the global mesh by default. shard_output(output,
-    mesh) marks the output in another way; auto_wrap_policy wraps parts of the module, as those of
-    torch.distributed.fsdp.wrap do. Raises InvalidArgument."""
+    """A module whose parameters without a mark are cut over the axis "fsdp" of a mesh, each in its largest
+    dim, and whose output is cut in its first dim. mesh: the global mesh by default. shard_output: a function
+    of output and mesh that marks the output in another way. auto_wrap_policy: wraps parts of the module, like
+    the policies of torch.distributed.fsdp.wrap. Raises InvalidArgument."""
 
     def __init__(self, module: nn.Module, *, mesh: Mesh | None = None,
                  shard_output: Callable[[Any, Mesh], None] | None = None, auto_wrap_policy: Callable[..., Any]
@@ -64,7 +65,7 @@ class SpmdFullyShardedDataParallel(nn.Module):
     def _first_is_cut(self, output: Any, mesh: Mesh) -> None:
         first = output[0] if isinstance(output, tuple) and output else output
         if isinstance(output, tuple):
-            warn("FSDPv2: of an output that is a tuple, the first tensor alone is cut; "
+            warn("FSDPv2: the output is a tuple, and only its first tensor is cut; "
                  "shard_output= cuts others")
         if not isinstance(first, torch.Tensor):
             raise InvalidArgument(f"FSDPv2: found an output of {type(first).__name__}, needed a tensor, "

@@ -1,4 +1,4 @@
-"""Marks of tensors of the emulated device, and the mesh that stands for all of its devices."""
+"""Marks tensors of the emulated device, and holds the global mesh."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ _global_mesh: Mesh | None = None
 
 
 def use_spmd(auto: bool = False) -> None:
-    """Says that tensors of xla_device() are on all devices: mark_sharding() needs it said. auto: a step with
-    parameters and without any mark is cut as Program.search() finds it fastest on TPU v4, over the global
-    mesh as it is now, or one of (devices, 1) with the axes "data" and "model"."""
+    """Declares that tensors of xla_device() are on all devices, which mark_sharding() requires. auto: a step
+    with parameters and without marks gets the marks that Program.search() finds fastest on TPU v4, over the
+    present global mesh, or a mesh of (devices, 1) with the axes "data" and "model"."""
     global _is_spmd
     _is_spmd = True
     devices = global_runtime_device_count()
@@ -30,37 +30,37 @@ def use_spmd(auto: bool = False) -> None:
 
 
 def is_spmd() -> bool:
-    """True if use_spmd() was called."""
+    """Returns True if use_spmd() has been called."""
     return _is_spmd
 
 
 def set_global_mesh(mesh: Mesh) -> None:
-    """The mesh that enable_manual_sharding() and disable_manual_sharding() take if they are given none."""
+    """Sets the mesh that enable_manual_sharding() and disable_manual_sharding() take by default."""
     global _global_mesh
     _global_mesh = mesh
 
 
 def get_global_mesh() -> Mesh | None:
-    """Returns the mesh that set_global_mesh() was given; None before."""
+    """Returns the mesh of set_global_mesh(); None before its call."""
     return _global_mesh
 
 
 def mark_sharding(t: torch.Tensor, mesh: Mesh, partition_spec: Sequence[Entry]) -> Any:
-    """Says, in place, how a tensor of the device is cut: by dim an axis of the mesh (name or number), several
-    in a tuple, or None. It is t that is given back, an XLAShardedTensor now. Weights stay cut so, whatever
-    replaces them. Raises InvalidArgument for a spec that does not fit the tensor or the mesh, and over
-    another mark."""
+    """Marks the cut of a tensor of the device, in place. The spec has for each dim an axis of the mesh (name
+    or number), several in a tuple, or None. Returns t, which then is an XLAShardedTensor. A weight keeps its
+    cut when a step replaces it. Raises InvalidArgument for a spec that does not fit the tensor or the mesh,
+    and for a tensor with another mark."""
     placement = placement_of("mark_sharding", t, mesh, partition_spec)
     before = t._root.mark if not t._path else None  # type: ignore[attr-defined]
     if before is not None and before.text not in (placement.text, "{replicated}"):
         raise InvalidArgument(f"mark_sharding: found the mark {before.text}, needed none, "
-                              f"or {placement.text}: clear_sharding() takes it away")
+                              f"or {placement.text}: clear_sharding() removes it")
     _tensors.mark(t, placement)  # type: ignore[arg-type]
     return t
 
 
 def placement_of(operation: str, t: torch.Tensor, mesh: Mesh, partition_spec: Sequence[Entry]) -> Placement:
-    """Raises InvalidArgument."""
+    """Returns the placement of a tensor by a spec. Raises InvalidArgument."""
     if not isinstance(t, torch.Tensor):
         raise InvalidArgument(f"{operation}: found a {type(t).__name__}, needed a tensor of the device")
     if not isinstance(t, LazyTensor):

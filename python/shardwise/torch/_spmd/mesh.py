@@ -1,5 +1,5 @@
-"""Meshes and specs of PyTorch/XLA SPMD, their names in XLA, and the one mesh of a program that has marks over
-several."""
+"""Defines meshes and specs of PyTorch/XLA SPMD, their names in XLA, and the single mesh of a program with
+marks over several meshes."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ from ..._sharding import Device, PartitionSpec, Sharding
 from ..._sharding import HybridMesh as CoreHybridMesh
 from ..._sharding import Mesh as CoreMesh
 
-#: The axes that cut a dim: None, an axis by name or number, or several.
+#: The axes that cut a dim: None, an axis by name or number, or several axes.
 Entry = None | int | str | tuple[int | str, ...]
-Spec = tuple[tuple[int, ...], ...]  #: by dim, the numbers of axes
+Spec = tuple[tuple[int, ...], ...]  #: the numbers of axes for each dim
 
 _AXIS = re.compile(r"[A-Za-z_]\w*")
 
@@ -39,14 +39,14 @@ _devices = devices_of(os.environ.get("CPU_NUM_DEVICES", "8"))
 
 
 def global_runtime_device_count() -> int:
-    """How many devices are emulated: CPU_NUM_DEVICES of the environment, or 8, or what set_device_count()
-    said."""
+    """Returns the number of emulated devices: that of set_device_count(), else CPU_NUM_DEVICES of the
+    environment, else 8."""
     return _devices
 
 
 def set_device_count(devices: int) -> None:
-    """Emulates that many devices from now on. Meshes of another size are refused then. Raises
-    InvalidArgument."""
+    """Sets the number of emulated devices. Meshes of another size are then refused. Raises InvalidArgument
+    for a number below 1."""
     global _devices
     if devices < 1:
         raise InvalidArgument(f"set_device_count: found {devices}, needed 1 or more")
@@ -66,9 +66,9 @@ class ShardingType(IntEnum):
 
 
 class Mesh:
-    """All devices as a grid: Mesh(np.arange(8), (4, 2), ("data", "model")). device_ids fill it row by row;
-    axes without names are called by their number. Raises InvalidArgument if they are not all devices, once
-    each."""
+    """All devices as a grid: Mesh(np.arange(8), (4, 2), ("data", "model")). device_ids fill the grid row by
+    row; an axis without a name is called by its number. Raises InvalidArgument if device_ids does not have
+    each device once."""
 
     def __init__(self, device_ids: np.ndarray | Sequence[int], mesh_shape: Sequence[int],
                  axis_names: Sequence[str] | None = None) -> None:
@@ -87,28 +87,29 @@ class Mesh:
                                   f"needed 0 to {len(self.device_ids) - 1}, once each")
 
     def size(self) -> int:
-        """Returns the number of its devices."""
+        """Returns the number of devices."""
         return len(self.device_ids)
 
     def shape(self) -> OrderedDict[str | int, int]:
-        """The size of each axis, by its name, or its number."""
+        """Returns the size of each axis by its name or number."""
         return OrderedDict(zip(self.axis_names or range(len(self.mesh_shape)), self.mesh_shape))
 
     def get_logical_mesh(self) -> np.ndarray:
-        """The device ids as an array of the mesh's shape."""
+        """Returns the device ids as an array of the mesh's shape."""
         return self.device_ids.reshape(self.mesh_shape)
 
     def get_axis_name_idx(self, name: str) -> int | None:
-        """Returns the number of an axis, None if no axis has that name."""
+        """Returns the number of an axis; None if no axis has that name."""
         return self.axis_names.index(name) if self.axis_names and name in self.axis_names else None
 
     def get_op_sharding(self, partition_spec: Sequence[Entry]) -> str:
-        """The sharding in XLA's words: "{devices=[4,1,2]0,1,2,3,4,5,6,7 last_tile_dim_replicate}"."""
+        """Returns the sharding as XLA writes it: "{devices=[4,1,2]0,1,2,3,4,5,6,7
+        last_tile_dim_replicate}"."""
         return Placement(self, self.spec_of(partition_spec)).text
 
     def spec_of(self, partition_spec: Sequence[Entry]) -> Spec:
-        """A spec by axes' numbers. Raises InvalidArgument for axes that there are not, and for one that is
-        there twice."""
+        """Returns a spec with the numbers of axes. Raises InvalidArgument for an unknown axis, and for an
+        axis that is there twice."""
         spec = tuple(self._axes_of(entry) for entry in partition_spec)
         flat = [axis for axes in spec for axis in axes]
         if len(set(flat)) != len(flat):
@@ -144,19 +145,19 @@ class Mesh:
 
 @dataclass(frozen=True)
 class Placement:
-    """The cut of a tensor: a mesh, and for each dim the axes that cut it."""
+    """The cut of a tensor: a mesh, and the axes that cut each dim."""
 
     mesh: Mesh
     spec: Spec
 
     @functools.cached_property
     def tiles(self) -> tuple[int, ...]:
-        """The number of parts of each dim."""
+        """Returns the number of parts of each dim."""
         return tuple(math.prod(self.mesh.mesh_shape[axis] for axis in axes) for axes in self.spec)
 
     @property
     def type(self) -> ShardingType:
-        """As XLA takes it: axes of one device cut nothing."""
+        """Returns the type in XLA, where axes of one device cut nothing."""
         parts = math.prod(self.tiles)
         if parts == 1:
             return ShardingType.REPLICATED
@@ -164,7 +165,7 @@ class Placement:
 
     @functools.cached_property
     def text(self) -> str:
-        """As XLA writes it, in full; devices with the same part by their ids."""
+        """Returns the full text of XLA, with devices that have the same part ordered by id."""
         if self.type is ShardingType.REPLICATED:
             return "{replicated}"
         groups = self.groups
@@ -174,7 +175,7 @@ class Placement:
 
     @functools.cached_property
     def groups(self) -> np.ndarray:
-        """The ids of the devices that have each part, a row for each part."""
+        """Returns the ids of the devices that have each part, in a row for each part."""
         used = [axis for axes in self.spec for axis in axes]
         order = used + [axis for axis in range(len(self.mesh.mesh_shape)) if axis not in used]
         return np.sort(self.mesh.get_logical_mesh().transpose(order).reshape(math.prod(self.tiles), -1),
@@ -182,28 +183,29 @@ class Placement:
 
     @property
     def sharding(self) -> Sharding:
-        """As shardwise has it."""
+        """Returns the cut as a shardwise.Sharding."""
         mesh = ProgramMesh((self.mesh,))
         return Sharding(mesh.core, ",".join(mesh.entries_of(self)))
 
 
 def tiles_of_text(text: str, devices: int) -> tuple[list[int], list[list[int]]]:
-    """Returns the number of parts of each dim, and the devices of each part, of a sharding in XLA's words.
-    Raises InvalidArgument."""
+    """Returns the number of parts of each dim, and the devices of each part, for the text of a sharding in
+    XLA. Raises InvalidArgument for another text."""
     if text == "{replicated}":
         return [], [list(range(devices))]
-    found = re.fullmatch(r"\{devices=\[([\d,]+)\]([\d,]+)( last_tile_dim_replicate)?\}", text)
-    if not found:
+    match = re.fullmatch(r"\{devices=\[([\d,]+)\]([\d,]+)( last_tile_dim_replicate)?\}", text)
+    if not match:
         raise InvalidArgument(f"visualize_sharding: found {text!r}, "
                               f"needed a sharding such as {{devices=[4,2]0,1,2,3,4,5,6,7}}")
-    dims, ids = ([int(number) for number in part.split(",")] for part in found.groups()[:2])
-    each = dims.pop() if found[3] else 1
+    dims, ids = ([int(number) for number in part.split(",")] for part in match.groups()[:2])
+    each = dims.pop() if match[3] else 1
     return dims, [ids[begin:begin + each] for begin in range(0, len(ids), each)]
 
 
 class HybridMesh(Mesh):
-    """Slices of devices, dcn_mesh_shape of them, each with ici_mesh_shape: an axis has the product of both.
-    An emulated slice is a run of device ids. Raises InvalidArgument if they are not all devices."""
+    """A mesh over several slices: each axis has ici_mesh_shape devices inside a slice times dcn_mesh_shape
+    slices. An emulated slice is a run of device ids. Raises InvalidArgument if the shapes do not take all
+    devices."""
 
     def __init__(self, *, ici_mesh_shape: Sequence[int], dcn_mesh_shape: Sequence[int] | None = None,
                  axis_names: Sequence[str] | None = None) -> None:
@@ -219,9 +221,9 @@ class HybridMesh(Mesh):
 
 
 class ProgramMesh:
-    """The mesh of a program that has marks over some meshes of the same devices. Its axes are parts of
-    theirs: marks over (4, 2) and over (2, 4) are marks over (2, 2, 2). Raises InvalidArgument if no such mesh
-    exists."""
+    """The mesh of a program with marks over several meshes of the same devices. Its axes are parts of their
+    axes: marks over (4, 2) and over (2, 4) become marks over (2, 2, 2). Raises InvalidArgument if no such
+    mesh exists."""
 
     def __init__(self, meshes: Iterable[Mesh]) -> None:
         known = list(dict.fromkeys(meshes))
@@ -230,7 +232,7 @@ class ProgramMesh:
             if not np.array_equal(mesh.device_ids, self._first.device_ids):
                 raise InvalidArgument(f"mark_sharding: found marks over {self._first} and {mesh} in one "
                                       "step, needed the same devices in the same order")
-        # of axes: how many parts there are after each
+        # The number of parts after each axis.
         self._ends = sorted({end for mesh in known for end in _ends(mesh)} - {1})
         sizes = [end // begin for begin, end in zip([1, *self._ends], self._ends)]
         if any(end % begin for begin, end in zip([1, *self._ends], self._ends)):
@@ -260,15 +262,14 @@ class ProgramMesh:
         return entries
 
     def placement(self, spec: PartitionSpec, rank: int) -> Placement:
-        """Returns the placement by the first `rank` dims of a spec over the axes of this mesh."""
+        """Returns the placement of the first `rank` dims of a spec over the axes of this mesh."""
         names = [() if entry is None else (entry,) if isinstance(entry, str) else entry
                  for entry in spec.entries[:rank]]
         return Placement(self.mesh, self.mesh.spec_of([tuple(entry) for entry in names]))
 
 
 def _ends(mesh: Mesh) -> list[int]:
-    """Returns for each axis the number of parts that it and those before it cut all devices into; an axis of
-    one device ends where it begins."""
+    """Returns, for each axis, the number of parts into which it and the axes before it cut all devices."""
     ends, parts = [], 1
     for size in mesh.mesh_shape:
         parts *= size

@@ -1,5 +1,5 @@
-"""Recordings of the emulated device as programs: written by the rules of capture, planned once, run as often
-as they recur."""
+"""Writes recordings of the emulated device as programs by the rules of capture. A recording that recurs is
+planned once."""
 
 from __future__ import annotations
 
@@ -29,13 +29,13 @@ from .mesh import Mesh, Placement, ProgramMesh, global_runtime_device_count
 from .recording import Call, Recording, Ref, Root
 from .tensors import Hooks
 
-MOST_PROGRAMS = 128  #: that are kept; those that were used last
-MACHINE = "tpu-v4"  #: whose modelled times a search for marks compares
+MOST_PROGRAMS = 128  #: the most programs that are kept, the last used ones
+MACHINE = "tpu-v4"  #: the machine whose modelled times a search for marks compares
 
 
 @dataclass
 class Auto:
-    """The mesh that marks are searched over if a step has none; None: no search."""
+    """The mesh over which marks are searched for a step without marks; None: no search."""
 
     mesh: Mesh | None = None
 
@@ -68,8 +68,7 @@ def _leave_manual(build: Builder, out: Type, x: Value, spec: str, _: Sequence[in
 
 @dataclass
 class Input:
-    """A tensor that the program is given, and how it comes: cut by its mark or as the run that made it left
-    it; None: whole."""
+    """An input of the program. mark: its cut, by its mark or by the run that made it; None is whole."""
 
     number: int
     root: Root
@@ -80,8 +79,8 @@ class Input:
 
 @dataclass
 class _Known:
-    """A program with its recording's floats. Python's numbers are constants of it, but for those seen to
-    change."""
+    """A program with the floats of its recording, which are constants of it, except those that have
+    changed."""
 
     floats: list[float]
     changing: frozenset[int]
@@ -89,8 +88,8 @@ class _Known:
 
 
 class Step:
-    """A recording: its inputs, calls and wanted results. The same key means the same program, but for
-    numbers."""
+    """A recording with its inputs, calls and wanted results. Recordings of one key have the same program,
+    except for numbers."""
 
     def __init__(self, recording: Recording) -> None:
         self.calls = recording.calls
@@ -101,46 +100,46 @@ class Step:
                              if root.is_parameter else "optimizer" if number in changed else "loader")
                        for number, root, value in recording.inputs]
         self.floats = [leaf for call in self.calls for leaf in call.leaves if type(leaf) is float]
-        self.auto = (None if self._marks() or not any(one.kind == "parameter" for one in self.inputs)
+        self.auto = (None if self._marks() or not any(own.kind == "parameter" for own in self.inputs)
                      else auto.mesh)
         if self.auto is not None:
-            for one in self.inputs:
-                one.mark = None
+            for own in self.inputs:
+                own.mark = None
 
     def key(self) -> tuple[Any, ...]:
-        """Hashable."""
+        """Returns a hashable key."""
         calls = tuple((call.func, _tree_number(call.tree),
                        tuple(float if type(leaf) is float else leaf for leaf in call.leaves),
-                       tuple(type(leaf) for leaf in call.leaves), tuple(call.made), call.backward)
+                       tuple(type(leaf) for leaf in call.leaves), tuple(call.results), call.backward)
                       for call in self.calls)
-        inputs = tuple((one.number, one.root.meta.dtype, one.root.meta.shape, one.root.meta.stride(),
-                        one.mark, one.kind) for one in self.inputs)
+        inputs = tuple((own.number, own.root.meta.dtype, own.root.meta.shape, own.root.meta.stride(),
+                        own.mark, own.kind) for own in self.inputs)
         return (calls, inputs, tuple((number, root.mark) for number, root in self.wanted),
                 global_runtime_device_count(), self.auto)
 
     def _marks(self) -> list[Placement]:
-        """Returns the marks that the user asked for."""
-        marks = [one.root.mark for one in self.inputs] + [root.mark for _, root in self.wanted]
+        """Returns the marks of the user."""
+        marks = [own.root.mark for own in self.inputs] + [root.mark for _, root in self.wanted]
         marks += [leaf for call in self.calls for leaf in call.leaves if isinstance(leaf, Placement)]
         return [mark for mark in marks if mark]
 
     def mesh(self) -> ProgramMesh:
-        """Returns the mesh of all marks. A value that is cut over a mesh that does not fit them comes whole.
-        Raises InvalidArgument if marks do not fit together."""
+        """Returns the mesh of all marks. A value whose cut does not fit that mesh comes whole. Raises
+        InvalidArgument if marks do not fit together."""
         meshes = [self.auto] if self.auto else [mark.mesh for mark in self._marks()]
-        for one in self.inputs:
+        for own in self.inputs:
             try:
-                ProgramMesh([*meshes, one.mark.mesh] if one.mark else meshes or [_ONE])
+                ProgramMesh([*meshes, own.mark.mesh] if own.mark else meshes or [_SINGLE])
             except InvalidArgument:
-                if one.root.mark:
+                if own.root.mark:
                     raise
-                one.mark = None
+                own.mark = None
             else:
-                meshes += [one.mark.mesh] if one.mark else []
-        return ProgramMesh(meshes or [_ONE])
+                meshes += [own.mark.mesh] if own.mark else []
+        return ProgramMesh(meshes or [_SINGLE])
 
 
-_ONE = Mesh([0], (1,))  #: of a program without marks
+_SINGLE = Mesh([0], (1,))  #: the mesh of a program without marks
 _trees: dict[str, int] = {}
 
 
@@ -162,8 +161,8 @@ class _Planned:
         manual = _manual(nodes)
         self._wanted = [place for place, node in enumerate(returned) if node not in manual]
         live = live_of(nodes, [returned[place] for place in self._wanted])
-        self._given = [place for place, node in enumerate(placeholders) if node in live]
-        for place in self._given:
+        self._live = [place for place, node in enumerate(placeholders) if node in live]
+        for place in self._live:
             self._give(writer, placeholders[place], step, place)
         writer.write(graph, live)
         outputs = self._marked(writer, writer.outputs_of([returned[place] for place in self._wanted]), step)
@@ -180,63 +179,64 @@ class _Planned:
             with FunctionalTensorMode(), fx_traceback.preserve_node_meta(), torch.no_grad():
                 own = [to_fun(tensor) for tensor in tensors]
                 numbers = dict(zip(self._changing, (tensor.item() for tensor in own[len(step.inputs):])))
-                made = {one.number: tensor for one, tensor in zip(step.inputs, own)}
+                values = {known.number: tensor for known, tensor in zip(step.inputs, own)}
                 floats = iter(range(len(step.floats)))
                 for call in step.calls:
-                    self._again(call, made, lambda leaf: numbers.get(next(floats), leaf))
+                    self._replay(call, values, lambda leaf: numbers.get(next(floats), leaf))
                 fx_traceback.current_meta.pop("custom", None)
-                return [plain(made[number]) for number, _ in step.wanted]
+                return [plain(values[number]) for number, _ in step.wanted]
 
         with without_memory(), in_words():
-            like = [torch.empty_strided(one.root.meta.shape, one.root.meta.stride(),
-                                        dtype=one.root.meta.dtype) for one in step.inputs]
+            like = [torch.empty_strided(own.root.meta.shape, own.root.meta.stride(),
+                                        dtype=own.root.meta.dtype) for own in step.inputs]
             return graph_of(replayed,
                             [*like, *(torch.empty((), dtype=torch.float64) for _ in self._changing)])
 
-    def _again(self, call: Call, made: dict[int, Any], number: Callable[[float], Any]) -> None:
-        leaves = [made[leaf.number] if isinstance(leaf, Ref) else number(leaf) if type(leaf) is float
+    def _replay(self, call: Call, values: dict[int, Any], number: Callable[[float], Any]) -> None:
+        leaves = [values[leaf.number] if isinstance(leaf, Ref) else number(leaf) if type(leaf) is float
                   else ",".join(self.mesh.entries_of(leaf)) if isinstance(leaf, Placement) else leaf
                   for leaf in call.leaves]
         fx_traceback.current_meta["custom"] = {"scope": call.scope, "backward": call.backward}
         args, kwargs = pytree.tree_unflatten(leaves, call.tree)
-        for own, value in zip(call.made, pytree.tree_leaves(call.func(*args, **kwargs))):
-            if own is not None:
-                made[own] = value
+        for result, value in zip(call.results, pytree.tree_leaves(call.func(*args, **kwargs))):
+            if result is not None:
+                values[result] = value
 
     def _give(self, writer: Writer, placeholder: torch.fx.Node, step: Step, place: int) -> None:
-        """An input of the program. What is not marked is whole on each device, as PyTorch/XLA has it."""
+        """Gives the writer an input of the program. An input without a mark is whole on each device, as in
+        PyTorch/XLA."""
         if place >= len(step.inputs):
             writer.give(placeholder, f"number{place - len(step.inputs)}",
                         torch.empty((), dtype=torch.float64), "loader")
             return
-        one = step.inputs[place]
-        spec = (self.mesh.entries_of(one.mark) if one.mark else None if step.auto
-                else ["-"] * one.root.meta.dim())
-        writer.give(placeholder, f"{one.kind}{place}", one.root.meta, one.kind, spec)
+        own = step.inputs[place]
+        spec = (self.mesh.entries_of(own.mark) if own.mark else None if step.auto
+                else ["-"] * own.root.meta.dim())
+        writer.give(placeholder, f"{own.kind}{place}", own.root.meta, own.kind, spec)
 
     def _marked(self, writer: Writer, outputs: Sequence[Value], step: Step) -> list[Value]:
-        """Returns the outputs; one that replaces a marked tensor gets its mark."""
-        made = []
+        """Returns the outputs; an output that replaces a marked tensor gets its mark."""
+        marked = []
         for value, place, is_pair in zip(outputs, self._wanted, writer.pairs_out, strict=True):
             mark = step.wanted[place][1].mark
             text = ",".join([*self.mesh.entries_of(mark), *["-"] * is_pair]) if mark else ""
-            made.append(writer.build.marked(value, text) if mark else value)
-        return made
+            marked.append(writer.build.marked(value, text) if mark else value)
+        return marked
 
     def _placement(self, place: int) -> Placement | None:
         spec = PartitionSpec.parse(str(self.plan._executable.output_spec(place)))
-        found = self.mesh.placement(spec, len(spec) - self._pairs_out[place])
-        return found if max(found.tiles, default=1) > 1 else None
+        placement = self.mesh.placement(spec, len(spec) - self._pairs_out[place])
+        return placement if max(placement.tiles, default=1) > 1 else None
 
     def run(self, step: Step) -> None:
-        """Gives the step's tensors their values. Raises InvalidArgument."""
+        """Gives the tensors of the step their values. Raises InvalidArgument."""
         if len(self._wanted) < len(step.wanted):
             self._refuse_manual([root
                                  for place, (_, root) in enumerate(step.wanted) if place not in self._wanted])
         numbers = [torch.tensor(step.floats[place], dtype=torch.float64) for place in self._changing]
-        values = [*(one.value for one in step.inputs), *numbers]
+        values = [*(own.value for own in step.inputs), *numbers]
         arrays = [array_of(torch.view_as_real(values[place].resolve_conj()) if is_pair else values[place])
-                  for place, is_pair in zip(self._given, self._pairs_in, strict=True)]
+                  for place, is_pair in zip(self._live, self._pairs_in, strict=True)]
         for place, array, is_pair, placement in zip(self._wanted, self.plan.run(arrays), self._pairs_out,
                                                     self._results, strict=True):
             root, value = step.wanted[place][1], shared_tensor(array)
@@ -244,25 +244,25 @@ class _Planned:
                                           placement)
 
     def _refuse_manual(self, roots: Sequence[Root]) -> None:
-        told = ("found one of a manual region, which differs on each device, "
-                "needed disable_manual_sharding() of it")
+        reason = ("found one of a manual region, which differs on each device, "
+                  "needed disable_manual_sharding() of it")
         for root in roots:
-            root.failed = told
+            root.failed = reason
             if root.value is not None:
                 raise InvalidArgument(f"mark_step: a tensor of {list(root.meta.shape)}, changed in place: "
-                                      f"{told}")
+                                      f"{reason}")
 
 
 def _manual(nodes: Sequence[torch.fx.Node]) -> set[torch.fx.Node]:
     """Returns the nodes of a manual region, whose values differ between devices."""
-    found: set[torch.fx.Node] = set()
+    manual: set[torch.fx.Node] = set()
     for node in nodes:
         if node.target is torch.ops.shardwise.enter_manual.default:
-            found.add(node)
-        elif node.target is not torch.ops.shardwise.leave_manual.default and found.intersection(
+            manual.add(node)
+        elif node.target is not torch.ops.shardwise.leave_manual.default and manual.intersection(
                 node.all_input_nodes):
-            found.add(node)
-    return found
+            manual.add(node)
+    return manual
 
 
 def _as(meta: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
@@ -273,8 +273,8 @@ def _as(meta: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
 
 
 _known: OrderedDict[tuple[Any, ...], _Known] = OrderedDict()
-last: list[Plan] = []  #: of the program that ran last
-atexit.register(_known.clear)  # before Python takes their module apart
+last: list[Plan] = []  #: the plan of the program that ran last
+atexit.register(_known.clear)  # before Python clears their modules
 atexit.register(last.clear)
 
 
@@ -293,15 +293,15 @@ def _planned_of(step: Step) -> _Planned:
         try:
             known.step, known.changing = _Planned(step, changing), changing
         except (NotImplementedError, RuntimeError, TypeError,
-                ValueError):  # it decides by the number: a program for each
+                ValueError):  # the step branches on the number, so each number has a program
             known.step = _Planned(step, known.changing)
         known.floats = step.floats
     return known.step
 
 
 def run(recording: Recording) -> None:
-    """Gives the results that are alive their values. Raises Unsupported, InvalidArgument; tensors without a
-    value then raise it when they are used."""
+    """Gives live results their values. Raises Unsupported or InvalidArgument; a later use of a tensor without
+    a value raises the same."""
     step = Step(recording)
     if not step.wanted:
         return
@@ -309,12 +309,12 @@ def run(recording: Recording) -> None:
         planned = _planned_of(step)
         planned.run(step)
     except Exception as error:
-        told = re.sub("^(capture|run): ", "mark_step: ", str(error))
+        message = re.sub("^(capture|run): ", "mark_step: ", str(error))
         for _, root in step.wanted:
             if root.value is None:
-                root.failed = f"its step failed: {told}"
+                root.failed = f"its step failed: {message}"
         if isinstance(error, (Unsupported, InvalidArgument)):
-            raise type(error)(told) from None
+            raise type(error)(message) from None
         raise
     last[:] = [planned.plan]
 

@@ -1,5 +1,4 @@
-"""The recording of operations on tensors of the emulated device before it runs: calls whose tensors are
-numbers."""
+"""Records operations on tensors of the emulated device, as calls with numbers instead of tensors."""
 
 from __future__ import annotations
 
@@ -24,20 +23,20 @@ class Ref:
 
 @dataclass(slots=True)
 class Call:
-    """func(*leaves) as it was recorded. `made`: the numbers of its results, None of one that is a tensor
-    changed in place."""
+    """A recorded func(*leaves). results: the numbers of its results, with None for a tensor that is changed
+    in place."""
 
     func: Any
     leaves: list[Any]
     tree: pytree.TreeSpec
-    made: list[int | None]
+    results: list[int | None]
     scope: str
     backward: bool
 
 
 @dataclass(frozen=True, slots=True)
 class View:
-    """A call that makes a view of the one tensor that it takes; the place of the view among its results."""
+    """A call that makes a view of its only tensor, and the place of the view among its results."""
 
     func: Any
     leaves: list[Any]
@@ -46,39 +45,39 @@ class View:
     results: int
 
     def of(self, tensor: Any) -> list[Any]:
-        """The leaves, with this tensor."""
+        """Returns the leaves with this tensor."""
         return [tensor if isinstance(leaf, Ref) else leaf for leaf in self.leaves]
 
 
 class Root:
-    """The part that a tensor and its views share: a value on the host (torch's own tensor), or a pending one;
-    and its cut."""
+    """The part that a tensor and its views share: a value on the host (a plain tensor of torch) or a pending
+    value, and the cut."""
 
     __slots__ = ("__weakref__", "failed", "is_parameter", "mark", "meta", "number", "placement", "region",
                  "value", "version")
 
     def __init__(self, meta: torch.Tensor, value: torch.Tensor | None = None) -> None:
         self.meta, self.value = meta, value
-        self.mark: Placement | None = None  #: that the user asked for
-        self.placement: Placement | None = None  #: of the value, since a run
-        self.number = self.version = -1  #: of its tensor in the recording of that version
-        self.region: Mesh | None = None  #: of a manual region: each device has its own
+        self.mark: Placement | None = None  #: the user's mark
+        self.placement: Placement | None = None  #: the cut of the value after a run
+        self.number = self.version = -1  #: the tensor's number in the recording of this version
+        self.region: Mesh | None = None  #: the mesh of a manual region, where each device has its own value
         self.is_parameter = False
         self.failed = ""  #: why it has no value
 
 
 @dataclass
 class Recording:
-    """The calls since the last run. Tensors are numbers: inputs and results in the order that they come
-    in."""
+    """The calls since the last run. Tensors are numbers, given to inputs and results in the order of their
+    appearance."""
 
     version: int = 0
     calls: list[Call] = field(default_factory=list)
-    #: with the value that it then had
+    #: inputs, each with its value at that time
     inputs: list[tuple[int, Root, torch.Tensor]] = field(default_factory=list)
-    #: by number: those that have no value, or another
+    #: roots without a value, or with a new one, by number
     changed: dict[int, weakref.ref[Root]] = field(default_factory=dict)
-    read: set[int] = field(default_factory=set)  #: tensors that calls take
+    read: set[int] = field(default_factory=set)  #: the tensors that calls take
     count: int = 0
 
     def add(self, call: Call) -> None:
@@ -91,22 +90,21 @@ class Recording:
 
 
 class Now:
-    """The one recording of the process, and its lock."""
+    """The recording of the process, and its lock."""
 
     def __init__(self) -> None:
         self.lock = threading.RLock()
         self.recording = Recording()
-        self._scopes: dict[int, str] = {}  #: by autograd's number of an operation, its line
+        self._scopes: dict[int, str] = {}  #: the line of an operation, by autograd's number
 
     def taken(self) -> Recording:
-        """The recording so far; the next one begins."""
+        """Returns the present recording, and begins the next one."""
         before, self.recording = self.recording, Recording(self.recording.version + 1)
         self._scopes.clear()
         return before
 
     def place(self) -> tuple[str, bool]:
-        """Returns the line of the program that makes the present call; for a gradient (True), that of the
-        call that it derives."""
+        """Returns the line of the present call; for a gradient (True), that of the derived call."""
         derived = torch._C._current_autograd_node()
         if derived is not None:
             return self._scopes.get(derived._sequence_nr(), ""), True

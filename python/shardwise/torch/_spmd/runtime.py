@@ -1,4 +1,4 @@
-"""Names of torch_xla.runtime, torch_xla.core.xla_model and torch_xla that are about processes, devices, steps
+"""Implements names of torch_xla.runtime, torch_xla.core.xla_model and torch_xla for processes, devices, steps
 and files. There is one process, which has all devices."""
 
 from __future__ import annotations
@@ -19,56 +19,56 @@ from .tensors import LazyTensor
 _closures: list[tuple[Callable[..., Any], tuple[Any, ...]]] = []
 
 
-# ---- Processes and devices.
+# Processes and devices.
 
 
 def world_size() -> int:
-    """1, as in SPMD mode: one process with all devices."""
+    """Returns 1, as in SPMD mode, where one process has all devices."""
     return 1
 
 
 def global_ordinal() -> int:
-    """0, of the one process. local_ordinal(), process_index(), host_index() are the same."""
+    """Returns 0, the ordinal of the only process, as local_ordinal(), process_index() and host_index() do."""
     return 0
 
 
 def process_count() -> int:
-    """1."""
+    """Returns 1."""
     return 1
 
 
 def addressable_runtime_device_count() -> int:
-    """All devices: global_runtime_device_count()."""
+    """Returns the number of all devices, as global_runtime_device_count() does."""
     return global_runtime_device_count()
 
 
 def device_type() -> str:
-    """"EMULATED", where PyTorch/XLA says "TPU"."""
+    """Returns "EMULATED"; PyTorch/XLA returns "TPU", for example."""
     return "EMULATED"
 
 
 def xla_device_hw(device: Any) -> str:
-    """device_type()."""
+    """Returns device_type()."""
     return device_type()
 
 
 def is_bf16_supported() -> bool:
-    """True."""
+    """Returns True."""
     return True
 
 
 def global_runtime_device_attributes() -> list[dict[str, object]]:
-    """The name of each device."""
+    """Returns the name of each device."""
     return [{"name": f"EMULATED:{number}"} for number in range(global_runtime_device_count())]
 
 
 def is_xla_tensor(tensor: torch.Tensor) -> bool:
-    """True if the tensor is on the emulated device."""
+    """Returns True if the tensor is on the emulated device."""
     return isinstance(tensor, LazyTensor)
 
 
 def is_master_ordinal(local: bool = True) -> bool:
-    """True: there is one process."""
+    """Returns True, as there is one process."""
     return True
 
 
@@ -78,22 +78,22 @@ def master_print(*args: Any, fd: Any = None, local: bool = False, flush: bool = 
 
 
 def rendezvous(tag: str, payload: bytes = b"", replicas: Sequence[int] = ()) -> list[bytes]:
-    """Returns the payload of each process; there is one process."""
+    """Returns the payload of each process: there is only this one."""
     return [payload]
 
 
 def mesh_reduce(tag: str, data: Any, reduce_fn: Callable[[list[Any]], Any]) -> Any:
-    """Returns reduce_fn of each process's data, on the CPU; there is one process."""
+    """Returns reduce_fn of a list of each process's data on the CPU; there is one process."""
     return reduce_fn([_on_cpu(data)])
 
 
-# ---- Steps.
+# Steps.
 
 
 def sync(wait: bool = False, reset_scope: bool = True) -> None:
-    """Runs the operations recorded on tensors of the device: those that are alive then have their values;
-    then the closures of add_step_closure(). A step that was run before is not planned again. mark_step() is
-    the same. Raises Unsupported for operations that no program has, each with its line."""
+    """Runs the recorded operations, which gives live tensors of the device their values, and then the
+    closures of add_step_closure(). A step that has run before is not planned again. mark_step() is the same.
+    Raises Unsupported for operations that no program has, each with its line."""
     _lazy.run()
     closures, _closures[:] = list(_closures), []
     for closure, args in closures:
@@ -108,7 +108,7 @@ def add_step_closure(closure: Callable[..., Any], args: tuple[Any, ...] = (),
 
 @contextlib.contextmanager
 def step() -> Iterator[None]:
-    """Makes its block a step: sync() before and after."""
+    """Makes its block a step, with sync() before and after."""
     sync()
     try:
         yield
@@ -118,15 +118,15 @@ def step() -> Iterator[None]:
 
 def compile(f: Callable[..., Any] | None = None, full_graph: bool = False, name: str | None = None,
             max_different_graphs: int | None = None) -> Any:
-    """Returns step(), or f with each call a step. full_graph, name and max_different_graphs change nothing
-    here."""
+    """Returns step(), or a function that makes each call of f a step. full_graph, name and
+    max_different_graphs have no effect."""
     return step() if f is None else step()(f)
 
 
 def optimizer_step(optimizer: Any, barrier: bool = False, optimizer_args: dict[str, Any] | None = None,
                    groups: Any = None, pin_layout: bool = True) -> Any:
-    """optimizer.step(**optimizer_args), and sync() if there is a barrier. Gradients are whole: there is
-    nothing to add up."""
+    """Calls optimizer.step(**optimizer_args), and sync() if `barrier` is true. Adds up nothing, as gradients
+    are whole."""
     loss = optimizer.step(**(optimizer_args or {}))
     if barrier:
         sync()
@@ -134,45 +134,45 @@ def optimizer_step(optimizer: Any, barrier: bool = False, optimizer_args: dict[s
 
 
 def reduce_gradients(optimizer: Any, groups: Any = None, pin_layout: bool = True) -> None:
-    """Does nothing: gradients are whole."""
+    """Does nothing, as gradients are whole."""
 
 
 def wait_device_ops(devices: Sequence[str] = ()) -> None:
-    """Does nothing: sync() has waited."""
+    """Does nothing, as sync() has waited."""
 
 
 def unlazy(tensors: Sequence[torch.Tensor]) -> None:
-    """sync()."""
+    """Calls sync()."""
     sync()
 
 
 def optimization_barrier_(tensors: Sequence[torch.Tensor]) -> None:
-    """Does nothing, as apply_backward_optimization_barrier()."""
+    """Does nothing, like apply_backward_optimization_barrier()."""
 
 
 def broadcast_master_param(model: torch.nn.Module) -> None:
-    """sync(): there is one process."""
+    """Calls sync(), as there is one process."""
     sync()
 
 
 def manual_seed(seed: int, device: Any = None) -> None:
-    """torch.manual_seed(): random numbers are drawn on the host. set_rng_state() is the same."""
+    """Calls torch.manual_seed(), as the host draws random numbers. set_rng_state() is the same."""
     torch.manual_seed(seed)
 
 
 def get_rng_state(device: Any = None) -> int:
-    """The seed of the host's generator."""
+    """Returns the seed of the host's generator."""
     return torch.initial_seed()
 
 
 @contextlib.contextmanager
 def fork_rng(device: Any = None, enabled: bool = True) -> Iterator[None]:
-    """Random numbers go on afterwards as if none had been drawn within."""
+    """Restores the random states after its block."""
     with torch.random.fork_rng(devices=[], enabled=enabled):
         yield
 
 
-# ---- Files.
+# Files.
 
 
 def _on_cpu(data: Any) -> Any:
@@ -180,12 +180,12 @@ def _on_cpu(data: Any) -> Any:
 
 
 def save(data: Any, file_or_path: Any, master_only: bool = True, global_master: bool = False) -> None:
-    """torch.save() of the same on the CPU."""
+    """Calls torch.save() with the data on the CPU."""
     torch.save(_on_cpu(data), file_or_path)
 
 
 def send_cpu_data_to_device(datas: Any, device: Any = None, input_sharding: Any = None) -> list[Any]:
-    """Each of the tensors on the device, marked by a ShardingSpec if there is one that fits."""
+    """Returns the tensors on the device, each marked by the ShardingSpec if that fits."""
     placed = pytree.tree_map(lambda leaf: leaf.to(_lazy.DEVICE) if isinstance(leaf, torch.Tensor) else leaf,
                              [datas] if isinstance(datas, torch.Tensor) else datas)
     for leaf in pytree.tree_leaves(placed):
@@ -194,7 +194,7 @@ def send_cpu_data_to_device(datas: Any, device: Any = None, input_sharding: Any 
     return placed  # type: ignore[no-any-return]
 
 
-# ---- What there is not.
+# Functions that emulated devices lack.
 
 REFUSED = {
     "launch": "fn(0, *args): in SPMD mode one process has all devices, "
@@ -223,10 +223,10 @@ REFUSED = {
 
 
 def refused(name: str) -> Callable[..., Any]:
-    """A function that PyTorch/XLA has, and that says what to write instead when it is called."""
+    """Returns a stand-in for a function of PyTorch/XLA, which raises Unsupported with the code to write."""
 
     def call(*_: Any, **__: Any) -> Any:
-        raise Unsupported(f"{name}: found a function that emulated devices have not, needed {REFUSED[name]}")
+        raise Unsupported(f"{name}: found a function that emulated devices lack, needed {REFUSED[name]}")
 
     return call
 

@@ -1,4 +1,4 @@
-"""The cuts of tensors of the emulated device, and the shard of each device."""
+"""Reads the cuts of tensors of the emulated device, and reads and writes the shard of each device."""
 
 from __future__ import annotations
 
@@ -14,24 +14,24 @@ from .tensors import LazyTensor, value_of
 
 
 def placement_of(tensor: torch.Tensor) -> Placement | None:
-    """None if nothing is known, or it is whole on each device. A view is cut as its root if it only has the
-    dims in another order."""
+    """Returns the cut of a tensor; None if it is unknown, or if the tensor is whole on each device. A view
+    has the cut of its root if it only permutes the dims."""
     if not isinstance(tensor, LazyTensor):
         return None
     root = tensor._root
-    found = root.mark or root.placement
-    if found is None or not tensor._path:
-        return found
-    by_stride = {one: axes for one, axes in zip(zip(root.meta.shape, root.meta.stride()), found.spec)
-                 if one[0] > 1}
-    own = [one if one[0] > 1 else None for one in zip(tensor._meta.shape, tensor._meta.stride())]
-    if {one for one in own if one} != by_stride.keys() or tensor._meta.numel() != root.meta.numel():
+    placement = root.mark or root.placement
+    if placement is None or not tensor._path:
+        return placement
+    by_stride = {dim: axes for dim, axes in zip(zip(root.meta.shape, root.meta.stride()), placement.spec)
+                 if dim[0] > 1}
+    own = [dim if dim[0] > 1 else None for dim in zip(tensor._meta.shape, tensor._meta.stride())]
+    if {dim for dim in own if dim} != by_stride.keys() or tensor._meta.numel() != root.meta.numel():
         return None
-    return Placement(found.mesh, tuple(by_stride[one] if one else () for one in own))
+    return Placement(placement.mesh, tuple(by_stride[dim] if dim else () for dim in own))
 
 
 def sharding_text(tensor: torch.Tensor) -> str:
-    """"" if nothing is known."""
+    """Returns the sharding of a tensor as XLA writes it; "" if it is unknown."""
     placement = placement_of(tensor)
     if placement is not None:
         return placement.text
@@ -41,7 +41,7 @@ def sharding_text(tensor: torch.Tensor) -> str:
 
 
 def sharding_type(tensor: torch.Tensor) -> ShardingType | None:
-    """Returns the type of the sharding; None if nothing is known."""
+    """Returns the type of the sharding; None if it is unknown."""
     placement = placement_of(tensor)
     return (placement.type if placement is not None else ShardingType.REPLICATED if sharding_text(tensor)
             else None)
@@ -49,9 +49,9 @@ def sharding_type(tensor: torch.Tensor) -> ShardingType | None:
 
 @dataclass
 class XLAShard:
-    """A device's part of a tensor, filled up with zeros to the size of the largest one. indices: where it is
-    in the whole tensor, by dim; ... if that is whole. replica_id: which of the devices with this part it is,
-    by their ids."""
+    """The part of a tensor on a device, padded with zeros to the size of the largest part. indices: a slice
+    of the whole tensor for each dim; ... for a whole tensor. replica_id: the number of the device, by id,
+    among those with this part."""
 
     data: torch.Tensor
     indices: list[slice] | EllipsisType
@@ -60,7 +60,7 @@ class XLAShard:
 
     @property
     def unpadded_data(self) -> torch.Tensor:
-        """The data without its padding."""
+        """Returns the data without the padding."""
         if isinstance(self.indices, EllipsisType):
             return self.data
         return self.data[tuple(slice(0, part.stop - part.start) for part in self.indices)]
@@ -71,7 +71,7 @@ class XLAShard:
 
 
 def shards_of(tensor: LazyTensor) -> list[XLAShard]:
-    """Returns the shards by device, as they are now; runs the pending calls."""
+    """Runs the pending calls, and returns the present shards, by device."""
     value, placement = value_of(tensor), placement_of(tensor)
     if placement is None or max(placement.tiles, default=1) == 1:
         return [XLAShard(value.clone(), ..., f"EMULATED:{number}", number)
@@ -92,17 +92,17 @@ def _bits(data: torch.Tensor) -> torch.Tensor:
 
 
 def load_shards(tensor: LazyTensor, shards: Sequence[XLAShard]) -> None:
-    """Raises InvalidArgument, before anything changes. A part goes where its device has one, whatever its
-    indices say."""
+    """Sets a tensor from shards. The device of a shard gives its place, not its indices. Raises
+    InvalidArgument before anything changes."""
     if isinstance(shards, str) or not isinstance(shards, Sequence) or not all(isinstance(shard, XLAShard)
                                                                               for shard in shards):
         raise WrongType(f"load_local_shards_: shards is a {type(shards).__name__} of other things than "
                         "parts, needed are those of local_shards, with their data changed")
     known = {shard.shard_device: shard for shard in shards_of(tensor)}
-    found = [shard.shard_device for shard in shards]
-    if sorted(found) != sorted(known):
-        raise InvalidArgument(f"load_local_shards_: found parts of {len(found)} devices "
-                              f"({', '.join(map(str, found))}), needed one of each of the {len(known)}")
+    devices = [shard.shard_device for shard in shards]
+    if sorted(devices) != sorted(known):
+        raise InvalidArgument(f"load_local_shards_: found parts of {len(devices)} devices "
+                              f"({', '.join(map(str, devices))}), needed one of each of the {len(known)}")
     value = value_of(tensor)
     for shard in shards:
         own = known[shard.shard_device]

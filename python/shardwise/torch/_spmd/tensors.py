@@ -1,5 +1,5 @@
-"""Tensors of the emulated device. Operations on them are recorded below autograd (dispatch.py), and run when
-a value is looked at (program.py)."""
+"""Defines tensors of the emulated device. Operations on them are recorded below autograd (dispatch.py), and
+run when the program needs a value (program.py)."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
-import torch._meta_registrations  # the meta device's operations that are written in Python
+import torch._meta_registrations  # operations of the meta device that Python implements
 from torch.utils import _pytree as pytree
 
 from ..._errors import InvalidArgument, Unsupported
@@ -18,7 +18,7 @@ from .recording import Call, Recording, Ref, Root, View, now
 
 _aten = torch.ops.aten
 
-#: torch's own device for lazy tensors: autograd works on it, and it has no kernels of its own.
+#: torch's device for lazy tensors, on which autograd works, and which has no kernels.
 DEVICE = torch.device("lazy", 0)
 META = torch.device("meta")
 
@@ -26,8 +26,8 @@ META = torch.device("meta")
 class Hooks:
     """The functions that other modules provide for tensors."""
 
-    dispatched: Callable[[Any, Any, dict[str, Any]], Any]  #: of _lazy_dispatch
-    run: Callable[[Recording], None]  #: of _lazy_program
+    dispatched: Callable[[Any, Any, dict[str, Any]], Any]  #: set by dispatch.py
+    run: Callable[[Recording], None]  #: set by program.py
 
 
 class _Kind(torch._C._TensorMeta):
@@ -43,8 +43,8 @@ class LazyTensor(torch.Tensor, metaclass=_Kind):
 
     _root: Root
     _meta: torch.Tensor
-    _path: tuple[View, ...]  #: how it is a view of its root
-    _at: tuple[int, int]  #: version of the recording and number there
+    _path: tuple[View, ...]  #: the calls that make it, a view, from its root
+    _at: tuple[int, int]  #: the version of the recording, and the tensor's number there
 
     __torch_function__ = torch._C._disabled_torch_function_impl  # type: ignore[assignment]
 
@@ -79,14 +79,14 @@ class LazyTensor(torch.Tensor, metaclass=_Kind):
         return value_of(self).tolist()
 
     def numpy(self, *, force: bool = False) -> Any:
-        """A copy, as of all that is looked at."""
+        """Returns a copy of the value as an array."""
         return value_of(self).numpy(force=force)
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> Any:
         return value_of(self).numpy() if dtype is None else value_of(self).numpy().astype(dtype)
 
     def __reduce_ex__(self, protocol: Any) -> Any:
-        """As the same tensor on the CPU: torch.save writes that."""
+        """Pickles the tensor as one on the CPU, which torch.save writes."""
         value = value_of(self).requires_grad_(self.requires_grad and self.is_leaf)
         is_parameter = isinstance(self, torch.nn.Parameter)
         plain: Any = torch.nn.Parameter(value, self.requires_grad) if is_parameter else value
@@ -103,32 +103,32 @@ class LazyTensor(torch.Tensor, metaclass=_Kind):
 
     @property
     def global_tensor(self) -> LazyTensor:
-        """The tensor itself: a mark needs no wrapper."""
+        """Returns the tensor itself, as a mark needs no wrapper."""
         return self
 
     @property
     def sharding_spec(self) -> str:
-        """get_xla_sharding_spec()."""
+        """Returns the result of get_xla_sharding_spec()."""
         from .shards import sharding_text
 
         return sharding_text(self)
 
     @property
     def sharding_type(self) -> Any:
-        """get_xla_sharding_type()."""
+        """Returns the result of get_xla_sharding_type()."""
         from .shards import sharding_type
 
         return sharding_type(self)
 
     @property
     def mesh_shape(self) -> tuple[int, ...] | None:
-        """The shape of the mesh that it is marked over; None without a mark."""
+        """Returns the shape of the mesh of its mark; None without a mark."""
         mark = self._root.mark
         return None if mark is None else mark.mesh.mesh_shape
 
     @property
     def partition_spec(self) -> tuple[Any, ...] | None:
-        """The spec of its mark, with the axes by name if they have names; None without a mark."""
+        """Returns the spec of its mark, with the names of axes if they have names; None without a mark."""
         mark = self._root.mark
         if mark is None:
             return None
@@ -138,20 +138,20 @@ class LazyTensor(torch.Tensor, metaclass=_Kind):
 
     @property
     def local_shards(self) -> list[Any]:
-        """Each device's part."""
+        """Returns the part of each device."""
         from .shards import shards_of
 
         return shards_of(self)
 
     def load_local_shards_(self, shards: Sequence[Any]) -> None:
-        """Takes the values of parts such as local_shards gives: one of each device, in any order. Raises
+        """Takes its value from parts like those of local_shards, one for each device, in any order. Raises
         InvalidArgument for other devices, shapes or dtypes, and for a tensor without a mark."""
         from .shards import load_shards
 
         load_shards(self, shards)
 
     def invalidate_spec_cache(self) -> None:
-        """Does nothing: sharding_spec is as the tensor is now."""
+        """Does nothing, as sharding_spec is never cached."""
 
     @property
     def data(self) -> Any:
@@ -168,26 +168,26 @@ class LazyTensor(torch.Tensor, metaclass=_Kind):
 
 
 class XLAShardedTensor(LazyTensor):
-    """The type of marked tensors: isinstance() is true for every tensor of the device that is marked, but no
-    tensor is of this class: XLAShardedTensor(t) is t."""
+    """The type of marked tensors. isinstance() returns True for every marked tensor of the device, but no
+    tensor has this class: XLAShardedTensor(t) is t."""
 
     @staticmethod
     def __new__(cls, tensor: Any, *_: Any, **__: Any) -> Any:
         return tensor
 
 
-# ---- Recording.
+# Recording.
 
 
 def uploaded(value: torch.Tensor) -> LazyTensor:
-    """A tensor on the device, of a copy of the host's."""
+    """Returns a tensor on the device, with a copy of a tensor on the host."""
     plain = value.detach().to("cpu", copy=True).contiguous()
     meta = torch.empty_strided(plain.shape, plain.stride(), dtype=plain.dtype, device=META)
     return LazyTensor(Root(meta, plain), meta)
 
 
 def number_of(tensor: LazyTensor) -> int:
-    """Returns the tensor's number in the recording; the tensor that it is a view of comes before it."""
+    """Returns the tensor's number in the recording. Records the root of a view before the view."""
     root, version = tensor._root, now.recording.version
     if tensor._path and tensor._at[0] == version:
         return tensor._at[1]
@@ -208,10 +208,10 @@ def number_of(tensor: LazyTensor) -> int:
 
 
 def recorded(func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
-    """The results of a call that runs later. Raises InvalidArgument for a tensor that is not on the
-    device."""
+    """Records a call that runs later, and returns its results. Raises InvalidArgument for a tensor that is
+    not on the device."""
     if func is _aten.native_batch_norm.default and args[3] is not None:
-        # the same, but it says that it changes the running statistics
+        # This operation is the same, but its schema says that it changes the running statistics.
         func = _aten._native_batch_norm_legit.default
     leaves, tree = pytree.tree_flatten((args, kwargs))
     leaves = [_on_device(func, leaf) for leaf in leaves]
@@ -224,9 +224,9 @@ def recorded(func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
     region = next((leaf._root.region
                    for leaf in leaves if isinstance(leaf, LazyTensor) and leaf._root.region), None)
     if region is not None:
-        for one in made:
-            if isinstance(one, LazyTensor):
-                one._root.region = region
+        for result in made:
+            if isinstance(result, LazyTensor):
+                result._root.region = region
     return pytree.tree_unflatten(made, out_tree)
 
 
@@ -241,20 +241,20 @@ def _kind_of(leaf: Any) -> tuple[Any, ...]:
 
 
 def _shapes_of(func: Any, leaves: list[Any], tree: pytree.TreeSpec) -> tuple[list[Any], pytree.TreeSpec]:
-    """The results, as tensors without memory: torch is asked once of each call."""
+    """Returns the results as tensors without memory. Asks torch once for each kind of call."""
     key = (func, repr(tree), torch.get_default_dtype(), *map(_kind_of, leaves))
-    found = _shapes.get(key)
-    if found is None:
+    shapes = _shapes.get(key)
+    if shapes is None:
         args, kwargs = pytree.tree_unflatten([meta_of(leaf) for leaf in leaves], tree)
         of_nothing = {} if any(isinstance(leaf, LazyTensor) for leaf in leaves) else {"device": META}
         if len(_shapes) == _MOST_SHAPES:
             _shapes.clear()
-        found = _shapes[key] = pytree.tree_flatten(func(*args, **kwargs, **of_nothing))
-    return found
+        shapes = _shapes[key] = pytree.tree_flatten(func(*args, **kwargs, **of_nothing))
+    return shapes
 
 
 class _Aliases:
-    """The arguments that the results of a call are, or are views of, by its schema."""
+    """Finds, by the schema of a call, the arguments that its results equal or are views of."""
 
     def __init__(self, func: Any, given: Any) -> None:
         self._schema, self.func = func._schema, func
@@ -267,7 +267,8 @@ class _Aliases:
                         _note_changed(tensor)
 
     def of(self, place: int) -> tuple[Any, bool]:
-        """The argument that the result is (True), or is a view of; None."""
+        """Returns the argument that a result equals (True) or is a view of (False); None if the result is a
+        new tensor."""
         returns = self._schema.returns
         is_list = str(returns[0].type) == "List[Tensor]"
         info = returns[0 if is_list else place].alias_info
@@ -275,21 +276,21 @@ class _Aliases:
             known = argument.alias_info
             if known is not None and ("*" in known.after_set if is_list else info is not None
                                       and known.before_set & info.before_set):
-                found = self._named.get(argument.name)
-                return (found[place] if isinstance(found, (list, tuple)) else found), known.is_write
+                value = self._named.get(argument.name)
+                return (value[place] if isinstance(value, (list, tuple)) else value), known.is_write
         return None, False
 
 
 def _result(call: Call, aliases: _Aliases, place: int, results: int, meta: Any) -> Any:
     if not isinstance(meta, torch.Tensor):
-        call.made.append(None)
+        call.results.append(None)
         return meta
     source, is_same = aliases.of(place)
     if is_same:
-        call.made.append(None)
+        call.results.append(None)
         return source
     number = now.recording.next_number()
-    call.made.append(number)
+    call.results.append(number)
     at = (now.recording.version, number)
     if source is not None:
         leaves = [Ref(-1) if isinstance(leaf, Ref) else leaf for leaf in call.leaves]
@@ -302,18 +303,18 @@ def _result(call: Call, aliases: _Aliases, place: int, results: int, meta: Any) 
 
 
 def _note_changed(tensor: LazyTensor) -> None:
-    """Its root gets another value in the recording."""
+    """Notes that the root of a tensor gets another value in the recording."""
     root = tensor._root
     now.recording.changed[root.number] = weakref.ref(root)
 
 
 def meta_of(leaf: Any) -> Any:
-    """Returns the tensor without memory for a tensor of the device; other leaves as they are."""
+    """Returns the tensor without memory of a tensor of the device; returns other leaves unchanged."""
     return leaf._meta if isinstance(leaf, LazyTensor) else leaf
 
 
 def _on_device(func: Any, leaf: Any) -> Any:
-    """An argument, which torch lets be on the CPU if it is one number, or an index."""
+    """Returns an argument on the device. torch allows a single number, or an index, on the CPU."""
     if not isinstance(leaf, torch.Tensor) or isinstance(leaf, LazyTensor):
         return leaf
     if leaf.dim() and not func._schema.name.startswith("aten::index") and not func._schema.name.startswith(
@@ -323,11 +324,11 @@ def _on_device(func: Any, leaf: Any) -> Any:
     return uploaded(leaf)
 
 
-# ---- Values.
+# Values.
 
 
 def value_of(tensor: torch.Tensor) -> torch.Tensor:
-    """Returns the value on the host. Runs the pending calls, if the value is not there."""
+    """Returns the value on the host. Runs the pending calls if it is not there."""
     if not isinstance(tensor, LazyTensor):
         return tensor.detach()
     with now.lock:
@@ -345,18 +346,18 @@ def value_of(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def run() -> None:
-    """Runs the pending calls, and gives the results that are alive their values."""
+    """Runs the pending calls, and gives live results their values."""
     with now.lock:
         before = now.taken()
         if before.calls:
             Hooks.run(before)
 
 
-# ---- Marks.
+# Marks.
 
 
 class _WithoutGradient(torch.autograd.Function):
-    """Wraps call() if a gradient may be asked for, to refuse it."""
+    """Wraps call() to refuse its gradient."""
 
     @staticmethod
     def forward(ctx: Any, func: Any, tensor: Any, *more: Any) -> Any:
@@ -369,7 +370,7 @@ class _WithoutGradient(torch.autograd.Function):
 
 
 def call(func: Any, tensor: LazyTensor, placement: Placement, *more: Any) -> LazyTensor:
-    """func(tensor, placement, ..), which the program is told over its own mesh."""
+    """Records func(tensor, placement, ..). The program gets the placement over its own mesh."""
     if tensor.requires_grad and torch.is_grad_enabled():
         return _WithoutGradient.apply(func, tensor, placement, *more)  # type: ignore[no-any-return]
     with now.lock:
@@ -386,8 +387,8 @@ def call(func: Any, tensor: LazyTensor, placement: Placement, *more: Any) -> Laz
 
 
 def mark(tensor: LazyTensor, placement: Placement) -> None:
-    """Marks in place. The mark of a pending value reaches only operations after it; that of a value that is
-    there reaches all."""
+    """Marks a tensor in place. A mark of a pending value reaches only later operations; a mark of a value on
+    the host reaches all."""
     with now.lock:
         root = tensor._root
         if tensor._path or (root.version == now.recording.version and root.number in now.recording.changed):

@@ -1,5 +1,5 @@
-"""Complex numbers that are computed with, as rotary embeddings do: a pair of real tensors each. In and out of
-a program they are real, with a last dim of 2."""
+"""Writes primitives on complex numbers, as in rotary embeddings, as operations on pairs of real tensors. The
+inputs and outputs of a program are real, with a last dim of 2."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from ...shared.complex import (cosine, equal, exponential, hypotenuse, logarithm
 from ...shared.fourier import of_real, to_real, transformed
 from .rules import RULES, Call
 
-#: Those that look at both parts at once.
+#: The rules of primitives that combine both parts.
 OF_BOTH = Rules()
 
 #: Primitives that apply to each part separately; real operands (indices, conditions) serve both.
@@ -24,12 +24,12 @@ _OF_EACH = frozenset(
     select_n dynamic_slice dynamic_update_slice gather scatter scatter-add scatter-sub reduce_sum psum
     cumsum neg add sub add_any""".split())
 
-#: Those that are written with complex operands as they are with real ones: loops and branches.
+#: Loops and branches, which are written alike for complex and real operands.
 _OF_ANY = frozenset(("scan", "cond", "while", "custom_linear_solve", "shard_map"))
 
 
 def rule_of(name: str) -> Callable[..., Any]:
-    """Returns the rule of a primitive that takes or gives complex tensors. Raises Refused."""
+    """Returns the rule of a primitive that takes or returns complex tensors. Raises Refused."""
     if name in OF_BOTH:
         return OF_BOTH[name]
     if name in _OF_ANY:
@@ -42,12 +42,12 @@ def rule_of(name: str) -> Callable[..., Any]:
 def _each(name: str, call: Call, operands: Sequence[Any]) -> Any:
     results = [(PARTS.get(dtype, dtype), shape) for dtype, shape in call.results]
 
-    def made(part: str) -> list[Value]:
-        found = RULES[name](replace(call, results=results),
-                            *(getattr(x, part) if isinstance(x, Complex) else x for x in operands))
-        return list(found) if isinstance(found, (list, tuple)) else [found]
+    def applied(part: str) -> list[Value]:
+        values = RULES[name](replace(call, results=results),
+                             *(getattr(x, part) if isinstance(x, Complex) else x for x in operands))
+        return list(values) if isinstance(values, (list, tuple)) else [values]
 
-    real, imag = made("real"), made("imag")
+    real, imag = applied("real"), applied("imag")
     return [Complex(a, b) if dtype in PARTS else a for a, b, (dtype, _) in zip(real, imag, call.results)]
 
 
@@ -145,12 +145,12 @@ def _different(call: Call, a: Complex, b: Complex) -> Value:
 
 @OF_BOTH.rule("dot_general")
 def _dot_general(call: Call, a: Complex | Value, b: Complex | Value) -> Complex:
-    """A product of a complex and a real operand multiplies each part by the real one."""
+    """Multiplies. A real operand multiplies each part of the complex one."""
     real = replace(call, results=[(PARTS[call.dtype], call.shape)])
 
     def of(x: Value, y: Value) -> Value:
-        found: Value = RULES["dot_general"](real, x, y)
-        return found
+        value: Value = RULES["dot_general"](real, x, y)
+        return value
 
     text = call.text
     if not isinstance(a, Complex) or not isinstance(b, Complex):
@@ -163,7 +163,7 @@ def _dot_general(call: Call, a: Complex | Value, b: Complex | Value) -> Complex:
 
 @OF_BOTH.rule("fft")
 def _fft(call: Call, x: Any) -> Any:
-    # there, back, of real numbers there, back
+    # The kinds are 0: transform, 1: inverse, 2: transform of real numbers, 3: its inverse.
     text, sizes, kind = call.text, call.params["fft_lengths"], int(call.params["fft_type"])
     if 0 in x.shape or 0 in call.shape:
         return Complex(*(Number(0, PARTS[call.dtype], call.shape)
@@ -175,7 +175,7 @@ def _fft(call: Call, x: Any) -> Any:
         return of_real(text, x, dims)
     part = 1 / math.prod(sizes)
     if kind == 1:
-        made = transformed(text, x, dims, 1)
-        return scaled(text, made, text.full(made.real, part))
+        inverse = transformed(text, x, dims, 1)
+        return scaled(text, inverse, text.full(inverse.real, part))
     real = to_real(text, x, dims, sizes[-1])
     return text.elementwise("mul", real, text.full(real, part))

@@ -1,4 +1,4 @@
-"""Generators of random bits, of integer operations: the same bits as XLA's on a CPU."""
+"""Writes generators of random bits as integer operations, with the bits of XLA on a CPU."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ _PHILOX = (0xD2511F53, 0xCD9E8D57), (0x9E3779B9, 0xBB67AE85)  #: factors, and th
 
 def random_bits(text: ProgramText, algorithm: str, state: Value, dtype: str,
                 shape: Shape) -> tuple[Value, Value]:
-    """The state after, and unsigned numbers of the shape. state: two u64, a key and a counter. Raises
-    Refused."""
+    """Returns the next state, and unsigned numbers of the shape. state: two u64, a key and a counter. Raises
+    Refused for too many numbers."""
     if math.prod(shape) >= 2**32:
         raise Refused(f"found {list(shape)} random numbers, needed fewer than 2^32")
     draw = _threefry_bits if algorithm.endswith("THREE_FRY") else _philox_bits
@@ -25,7 +25,7 @@ def random_bits(text: ProgramText, algorithm: str, state: Value, dtype: str,
 
 def threefry2x32(text: ProgramText, key_0: Value, key_1: Value, x_0: Value,
                  x_1: Value) -> tuple[Value, Value]:
-    """Salmon et al., "Parallel random numbers: as easy as 1, 2, 3": 20 rounds."""
+    """Writes 20 rounds of Threefry (Salmon et al., "Parallel random numbers: as easy as 1, 2, 3")."""
 
     def add(a: Value, b: Value) -> Value:
         return text.elementwise("add", a, b)
@@ -47,10 +47,10 @@ def threefry2x32(text: ProgramText, key_0: Value, key_1: Value, x_0: Value,
 
 
 def _xor(text: ProgramText, *values: Value) -> Value:
-    found = values[0]
+    result = values[0]
     for value in values[1:]:
-        found = text.elementwise("logical_xor", found, value)
-    return found
+        result = text.elementwise("logical_xor", result, value)
+    return result
 
 
 def _halves(text: ProgramText, x: Value) -> tuple[Value, Value]:
@@ -65,13 +65,13 @@ def _whole(text: ProgramText, low: Value, high: Value) -> Value:
 
 
 def _counted(text: ProgramText, first: Value, shape: Shape) -> Value:
-    """first, first + 1, .., row-major."""
-    found = text.broadcast(first, shape, [])
+    """Returns first, first + 1, .., row-major."""
+    count = text.broadcast(first, shape, [])
     for dim in range(len(shape)):
         along = text.iota("u64", shape, dim)
-        found = text.elementwise("add", found,
+        count = text.elementwise("add", count,
                                  text.elementwise("mul", along, text.full(along, math.prod(shape[dim + 1:]))))
-    return found
+    return count
 
 
 def _key_and_counter(text: ProgramText, state: Value) -> list[Value]:
@@ -79,8 +79,8 @@ def _key_and_counter(text: ProgramText, state: Value) -> list[Value]:
 
 
 def _philox_bits(text: ProgramText, state: Value, dtype: str, shape: Shape) -> tuple[Value, int]:
-    """Four words of a counter, along the last dim if it is a multiple: then a cut of the others moves
-    nothing."""
+    """Draws four words from each counter, along the last dim if 4 divides it, so that a cut of other dims
+    moves nothing."""
     per = 4 if dtype == "u32" else 2
     count = math.prod(shape)
     along = shape if shape and shape[-1] % per == 0 else (-(-count // per) * per,)
@@ -91,13 +91,13 @@ def _philox_bits(text: ProgramText, state: Value, dtype: str, shape: Shape) -> t
     high = text.elementwise("add", text.broadcast(key, blocks, []), has_wrapped)
     words = _philox(text, [*_halves(text, low), *_halves(text, high)], _halves(text, key))
     parts = words if per == 4 else [_whole(text, *words[:2]), _whole(text, *words[2:])]
-    found = text.reshape(text.concatenate([text.reshape(part, (*blocks, 1)) for part in parts], len(blocks)),
+    drawn = text.reshape(text.concatenate([text.reshape(part, (*blocks, 1)) for part in parts], len(blocks)),
                          along)
-    return found if along == shape else text.reshape(text.part(found, 0, 0, count), shape), math.prod(blocks)
+    return drawn if along == shape else text.reshape(text.part(drawn, 0, 0, count), shape), math.prod(blocks)
 
 
 def _philox(text: ProgramText, counter: Sequence[Value], key: Sequence[Value]) -> Sequence[Value]:
-    """Philox4x32-10, of the same paper."""
+    """Writes Philox4x32-10 of the same paper."""
     a, b, c, d = counter
     for number in range(10):
         keys = [text.elementwise("add", half, text.full(half, number * step % 2**32))
@@ -110,7 +110,8 @@ def _philox(text: ProgramText, counter: Sequence[Value], key: Sequence[Value]) -
 
 
 def _threefry_bits(text: ProgramText, state: Value, dtype: str, shape: Shape) -> tuple[Value, int]:
-    """Two words of a counter. They take turns along the first even dim, or else along the longest."""
+    """Draws two words from each counter, which alternate along the first even dim, or else along the
+    longest."""
     key, first = _key_and_counter(text, state)
 
     def drawn(counted: Shape) -> tuple[Value, Value]:
@@ -124,5 +125,5 @@ def _threefry_bits(text: ProgramText, state: Value, dtype: str, shape: Shape) ->
     half = (*whole[:dim], -(-whole[dim] // 2), *whole[dim + 1:])
     twice = (*whole[:dim], 2 * half[dim], *whole[dim + 1:])
     parts = [text.reshape(word, (*half[:dim + 1], 1, *half[dim + 1:])) for word in drawn(half)]
-    found = text.reshape(text.concatenate(parts, dim + 1), twice)
-    return text.reshape(text.part(found, dim, 0, whole[dim]), shape), math.prod(half)
+    words = text.reshape(text.concatenate(parts, dim + 1), twice)
+    return text.reshape(text.part(words, dim, 0, whole[dim]), shape), math.prod(half)

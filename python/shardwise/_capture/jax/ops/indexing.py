@@ -1,5 +1,5 @@
-"""Primitives that look up or change elements by index. XLA's gather and scatter take windows at places; a
-program looks up one dim, so several indices become one of the dims together."""
+"""Writes primitives that look up or change elements by index. XLA's gather and scatter take windows at
+places; a program looks up one dim, so several indices become one index in the merged dims."""
 
 from __future__ import annotations
 
@@ -33,10 +33,10 @@ def _dynamic_update_slice(call: Call, x: Value, update: Value, *starts: Value) -
 
 
 class _Places:
-    """Where the windows of a gather or scatter are: for each place (the dims `batch` of the ids) a start in
-    some dims of x, and a window of an extent in each dim. Dims of x that pair with dims of the ids (`paired`:
-    dim of x to dim of the ids) have an index, too: the place itself. Windows have no dim for those that are
-    `dropped`."""
+    """The places of the windows of a gather or scatter. Each place (an element of the dims `batch` of the
+    ids) has a start in some dims of x, and a window has an extent in each dim. Dims of x that pair with dims
+    of the ids (`paired`: dim of x to dim of the ids) also have an index, the place itself. Windows have no
+    dim for `dropped` ones."""
 
     def __init__(self, text: ProgramText, x: Shape, ids: Value, dims: Sequence[int], sizes: Sequence[int],
                  dropped: Sequence[int], paired: dict[int, int], mode: Any) -> None:
@@ -44,8 +44,8 @@ class _Places:
         self.batch = ids.shape[:-1]
         self.paired = paired
         self.dtype = "i64" if ids.dtype == "i64" else "i32"
-        self.inside: Value | None = None  #: by place; None if all are
-        self.start: dict[int, Value] = {}  #: by dim of x; of the shape of batch
+        self.inside: Value | None = None  #: whether each place is inside x; None if all are
+        self.start: dict[int, Value] = {}  #: starts, of the shape of batch, by dim of x
         ids = _index(text, ids)
         for column, dim in enumerate(dims):
             start = text.reshape(text.part(ids, len(self.batch), column, column + 1), self.batch)
@@ -55,8 +55,8 @@ class _Places:
                 self.start[dim] = Number(0, self.dtype, self.batch)
 
     def _bounded(self, start: Value, last: int, mode: str) -> Value:
-        """Returns the starts of windows, clamped to be inside, and notes which ones were. If a gather
-        promises that all are inside, the nearest one inside replaces one that is not, as in XLA."""
+        """Returns the starts of windows, clamped to be inside x, and notes which were inside. If a gather
+        promises that all are inside, a start that is not is clamped, as in XLA."""
         text = self.text
         bounded = text.elementwise("min", text.elementwise("max", start, text.full(start, 0)),
                                    text.full(start, last))
@@ -71,20 +71,20 @@ class _Places:
         return not self.batch and not self.paired
 
     def starts(self) -> list[Value]:
-        """Returns the start of the one window in each dim."""
+        """Returns the start of the single window in each dim."""
         return [self.start.get(dim, Number(0, self.dtype, ())) for dim in range(len(self.x))]
 
     def looked_up(self) -> list[int]:
-        """Dims of x that have an index; where the window is all of a dim, it begins at 0."""
+        """Returns the dims of x that need an index; a window that covers a dim begins at 0."""
         dims = sorted(dim for dim in self.start if self.sizes[dim] != self.x[dim] or self.x[dim] == 1)
         return dims or (sorted(self.start)[:1] if not self.paired else [])
 
     def windows(self, dims: Sequence[int]) -> list[int]:
-        """Returns those of the dims whose windows have several elements; each becomes a dim of the ids."""
+        """Returns the dims whose windows have several elements: each becomes a dim of the ids."""
         return [dim for dim in dims if self.sizes[dim] > 1]
 
     def ids(self, dim: int, windows: Sequence[int]) -> Value:
-        """The index in a dim of x, of the shape of batch and these windows."""
+        """Returns the index in a dim of x, with the shape of batch and these windows."""
         text = self.text
         shape = (*self.batch, *(self.sizes[window] for window in windows))
         if dim in self.paired:
@@ -96,7 +96,7 @@ class _Places:
                                 text.iota(self.dtype, shape, len(self.batch) + list(windows).index(dim)))
 
     def flat_ids(self, dims: Sequence[int], windows: Sequence[int]) -> Value:
-        """The index in these dims taken together, row-major."""
+        """Returns the row-major index in these dims merged."""
         text, flat = self.text, self.ids(dims[0], windows)
         for dim in dims[1:]:
             flat = text.elementwise("add", text.elementwise("mul", flat, text.full(flat, self.x[dim])),
@@ -104,28 +104,27 @@ class _Places:
         return flat
 
     def along(self, dim: int) -> tuple[Value, list[int]]:
-        """Returns the index in one dim, for an op that goes along it and all paired dims, with the shape of x
-        and as many elements along `dim` as there are places for each of the paired ones; and the dims of ids
-        that these are."""
+        """Returns the index in one dim, and the dims of the ids that it covers. The index has the shape of x,
+        but along `dim` an element for each place of the paired dims."""
         text, windows = self.text, self.windows([dim])
         ids = self.ids(dim, windows)
         free = [number for number in range(len(ids.shape)) if number not in self.paired.values()]
-        beside = sorted([*self.paired, dim])
+        dims = sorted([*self.paired, dim])
         order: list[int] = []
-        for d in beside:
+        for d in dims:
             order += free if d == dim else [self.paired[d]]
-        many = math.prod(ids.shape[number] for number in free)
-        ids = text.reshape(text.transpose(ids, order), [many if d == dim else self.x[d] for d in beside])
-        return text.broadcast(ids, tuple(many if d == dim else extent
-                                         for d, extent in enumerate(self.x)), beside), free
+        count = math.prod(ids.shape[number] for number in free)
+        ids = text.reshape(text.transpose(ids, order), [count if d == dim else self.x[d] for d in dims])
+        return text.broadcast(ids, tuple(count if d == dim else extent
+                                         for d, extent in enumerate(self.x)), dims), free
 
 
-# ---- gather. Dims of its result have names: ("batch", dim of the ids) or ("x", dim of x).
+# Gather. The dims of its result have names: ("batch", dim of the ids) or ("x", dim of x).
 
 
-def _fill_value(dtype: str, given: Any) -> float | int:
-    if given is not None:
-        return float(given) if dtype in FLOATS else int(given)
+def _fill_value(dtype: str, value: Any) -> float | int:
+    if value is not None:
+        return float(value) if dtype in FLOATS else int(value)
     if dtype in FLOATS:
         return math.nan
     limits = np.iinfo(NUMPY[dtype]) if dtype != "bool" else None
@@ -143,28 +142,29 @@ def _gather(call: Call, x: Value, ids: Value) -> Value:
             and dim not in paired]
     at_batch = [dim for dim in range(len(call.shape)) if dim not in numbers.offset_dims]
     if places.is_one:
-        found = text.reshape(text.dynamic_slice(x, places.starts(), sizes), call.shape)
+        elements = text.reshape(text.dynamic_slice(x, places.starts(), sizes), call.shape)
     else:
-        made, names = _looked_up(text, x, places)
+        looked_up, names = _looked_up(text, x, places)
         wanted: dict[int, Any] = {at: ("batch", number) for number, at in enumerate(at_batch)}
         wanted.update({at: ("x", dim) for at, dim in zip(numbers.offset_dims, kept)})
         # A window of one element has no dim yet.
         order = [names.index(wanted[at]) for at in range(len(call.shape)) if wanted[at] in names]
-        found = text.reshape(text.transpose(made, order), call.shape)
+        elements = text.reshape(text.transpose(looked_up, order), call.shape)
     if places.inside is None:
-        return found
+        return elements
     inside = text.broadcast(places.inside, call.shape, at_batch)
-    return text.select(inside, found, text.full(found, _fill_value(call.dtype, call.params["fill_value"])))
+    fill = text.full(elements, _fill_value(call.dtype, call.params["fill_value"]))
+    return text.select(inside, elements, fill)
 
 
 def _looked_up(text: ProgramText, x: Value, places: _Places) -> tuple[Value, list[Any]]:
-    """Returns the elements looked up, and the names of their dims."""
+    """Looks up elements, and returns them with the names of their dims."""
     dims = places.looked_up()
     batch = [("batch", number) for number in range(len(places.batch))]
     if places.paired and len(dims) == 1:
         (dim,) = dims
         ids, free = places.along(dim)
-        found = text.take_along(x, ids, dim)
+        elements = text.take_along(x, ids, dim)
         windows = places.windows([dim])
         along = [*places.batch, *(places.sizes[window] for window in windows)]
         shape, names = [], []
@@ -175,7 +175,7 @@ def _looked_up(text: ProgramText, x: Value, places: _Places) -> tuple[Value, lis
             else:
                 shape.append(extent)
                 names.append(("batch", places.paired[d]) if d in places.paired else ("x", d))
-        return text.reshape(found, shape), names
+        return text.reshape(elements, shape), names
     dims = sorted([*dims, *places.paired])
     windows = places.windows(dims)
     rest = [dim for dim in range(len(x.shape)) if dim not in dims]
@@ -191,7 +191,7 @@ def _looked_up(text: ProgramText, x: Value, places: _Places) -> tuple[Value, lis
     return text.take(text.reshape(together, (rows, *(x.shape[dim] for dim in rest))), ids, 0), names
 
 
-# ---- scatter.
+# Scatter.
 
 
 def _scatter(combination: str, call: Call, x: Value, ids: Value, updates: Value) -> Value:
@@ -201,7 +201,7 @@ def _scatter(combination: str, call: Call, x: Value, ids: Value, updates: Value)
             and dim not in paired]
     size_of = dict(zip(kept, (updates.shape[dim] for dim in numbers.update_window_dims)))
     sizes = [size_of.get(dim, 1) for dim in range(len(x.shape))]
-    # XLA drops updates outside, also in the gradient of a clipped scatter.
+    # XLA drops updates outside x, also in the gradient of a clipped scatter.
     mode = "FILL" if "PROMISE" in str(call.params["mode"]) else call.params["mode"]
     places = _Places(text, x.shape, ids, numbers.scatter_dims_to_operand_dims, sizes,
                      numbers.inserted_window_dims, paired, mode)
@@ -209,7 +209,7 @@ def _scatter(combination: str, call: Call, x: Value, ids: Value, updates: Value)
     if places.is_one:
         return _at_one_place(text, combination, x, text.reshape(updates, sizes), places)
     is_sum = combination == "add" and x.dtype != "bool"
-    if places.inside is not None and is_sum:  # elsewhere nothing is added
+    if places.inside is not None and is_sum:  # adds zeros outside x
         updates = text.select(text.broadcast(places.inside, updates.shape, at_batch), updates,
                               text.full(updates, 0))
     names: list[Any] = [None] * len(updates.shape)
@@ -231,12 +231,12 @@ def _at_one_place(text: ProgramText, combination: str, x: Value, update: Value, 
 
 def _changed(text: ProgramText, combination: str, x: Value, updates: Value, names: list[Any],
              places: _Places) -> Value:
-    """x with the updates, whose dims have these names."""
+    """Returns x with the updates, whose dims have these names."""
     dims = places.looked_up()
     batch = [("batch", number) for number in range(len(places.batch))]
 
     def ordered(order: list[Any]) -> Value:
-        """The updates; windows of one element have no dim."""
+        """Returns the updates with their dims in this order; windows of one element have no dim."""
         present = [name for name in names if name in order]
         shape = [updates.shape[number] for number, name in enumerate(names) if name in order]
         return text.transpose(text.reshape(updates, shape), [present.index(name) for name in order])
@@ -262,8 +262,8 @@ def _changed(text: ProgramText, combination: str, x: Value, updates: Value, name
     order = [*dims, *rest]
     extents = [x.shape[dim] for dim in order]
     flat = text.reshape(text.transpose(x, order), [math.prod(extents[: len(dims)]), *extents[len(dims):]])
-    found = text.reshape(_scattered(text, combination, flat, ids, rows, 0, places), extents)
-    return text.transpose(found, [order.index(dim) for dim in range(len(order))])
+    changed = text.reshape(_scattered(text, combination, flat, ids, rows, 0, places), extents)
+    return text.transpose(changed, [order.index(dim) for dim in range(len(order))])
 
 
 def _scattered(text: ProgramText, combination: str, x: Value, ids: Value, rows: Value, dim: int,
@@ -281,7 +281,7 @@ def _scatter_rule(combination: str) -> Rule:
         body = call.params.get("update_jaxpr")
         if combination == "set" and body is not None and (body.eqns
                                                           or list(body.outvars) != list(body.invars[1:])):
-            raise Refused("found a function that is applied to what is there, as at[ids].apply, "
+            raise Refused("found a function that is applied to the old elements, as at[ids].apply, "
                           "needed one to set, add, multiply, or take the least or largest")
         return _scatter(combination, call, x, ids, updates)
 

@@ -1,4 +1,4 @@
-"""Decompositions of matrices, which LAPACK computes in a run."""
+"""Writes decompositions of matrices, which LAPACK computes in a run."""
 
 from __future__ import annotations
 
@@ -21,16 +21,16 @@ from .rules import Call, rule
 def order_of_pivots(pivots: Any, *, size: int) -> Any:
     places = jnp.arange(size, dtype="i4")
 
-    def change(order: Any, given: Any) -> Any:
-        j, pivot = given
+    def change(order: Any, swap: Any) -> Any:
+        j, pivot = swap
         return order[jnp.where(places == j, pivot, jnp.where(places == pivot, j, places))], None
 
     return lax.scan(change, places, (places[:len(pivots)], pivots))[0]
 
 
 def product_of_reflections(a: Any, factors: Any) -> Any:
-    """The columns of (1 - t v v') (1 - ..) .., as many as there are of the vectors: 1 - v T v', where
-    1 / T is 1 / t and the upper triangle of v' v."""
+    """Returns the first columns of (1 - t v v') (1 - ..) .., as many as the vectors have. The product is
+    1 - v T v', and 1 / T is 1 / t plus the upper triangle of v' v."""
     rows, columns = a.shape
     count = len(factors)
     v = jnp.tril(a[:, :count], -1) + jnp.eye(rows, count, dtype=a.dtype)
@@ -41,21 +41,21 @@ def product_of_reflections(a: Any, factors: Any) -> Any:
 
 
 def reflected(packed: Any, factors: Any, *, full: bool) -> Any:
-    """Q and R, of LAPACK's reflections."""
+    """Returns Q and R of LAPACK's reflections."""
     height, width = packed.shape
     count = height if full else min(height, width)
     vectors = jnp.pad(packed[:, :len(factors)], ((0, 0), (0, count - len(factors))))
     return product_of_reflections(vectors, factors), jnp.triu(packed[:count])
 
 
-# ---- Primitives.
+# Primitives.
 
 
 def _written(call: Call, algorithm: Callable[..., Any], rank: int, *operands: Value) -> Sequence[Value]:
-    """Writes a call of a function of single matrices or vectors; the first has this rank."""
+    """Writes a call of a function of single matrices or vectors. The first operand has this rank there."""
     for _ in operands[0].shape[rank:]:
         algorithm = jax.vmap(algorithm)
-    is_wide = any(x.dtype == "f64" for x in operands)  # of a step that switches it on for a part
+    is_wide = any(x.dtype == "f64" for x in operands)  # a step may enable f64 for a part only
     with jax.enable_x64(True) if is_wide else contextlib.nullcontext():
         example = (np.broadcast_to(np.zeros((), NUMPY[x.dtype]), x.shape) for x in operands)
         return call.inlined(jax.make_jaxpr(algorithm)(*example), operands)

@@ -1,5 +1,5 @@
-"""JAX's random numbers: a typed key is its data, and drawing from it is integer operations with the same bits
-as JAX."""
+"""Writes JAX's random numbers. A typed key is its data, and a draw is integer operations with the bits of
+JAX."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def _same_data(call: Call, keys: Value) -> Value:
 
 
 def _written(call: Call, function: Callable[..., Any], *operands: Value) -> Sequence[Value]:
-    """Inlines JAX's own function of the data."""
+    """Inlines a function of JAX of the data."""
     example = [np.zeros(x.shape, NUMPY[x.dtype]) for x in operands]
     return call.inlined(jax.make_jaxpr(function)(*example), operands)
 
@@ -60,7 +60,7 @@ def _seed(call: Call, seeds: Value) -> Sequence[Value]:
 
 @rule("iota_2x32_shape")
 def _iota_2x32(call: Call) -> Sequence[Value]:
-    """The number of each element, row-major, as the two halves of 64 bits."""
+    """Returns the row-major number of each element, as the two halves of 64 bits."""
     text, shape = call.text, call.shape
     if np.prod(shape, dtype=np.float64) >= 2.0**32:
         raise Refused(f"found {list(shape)} random numbers, needed fewer than 2^32")

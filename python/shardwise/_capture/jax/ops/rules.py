@@ -1,4 +1,4 @@
-"""The translation of JAX's primitives into a program: RULES, one small function a primitive."""
+"""Writes JAX's primitives as operations of programs, by RULES with one small function for each primitive."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from ...shared.elementary import FUNCTIONS
 
 
 class Params(Mapping[str, Any]):
-    """The parameters of an equation; notes those that a rule has read."""
+    """The parameters of an equation. Notes those that a rule has read."""
 
     def __init__(self, params: Mapping[str, Any]) -> None:
         self._params = params
@@ -32,7 +32,7 @@ class Params(Mapping[str, Any]):
         return len(self._params)
 
     def need_read(self, unread: str) -> None:
-        """Raises Refused for a parameter that the rule has not read, unless it is one of these, which change
+        """Raises Refused for a parameter that the rule has not read, except those in `unread`, which change
         no value."""
         for name in self._params:
             if name not in self._read and name not in unread.split() and name not in _HINTS:
@@ -43,14 +43,14 @@ class Params(Mapping[str, Any]):
 
 @dataclass
 class Call:
-    """An equation that is to be written."""
+    """An equation to write."""
 
     text: ProgramText
     params: Params
-    avals: list[Any]  #: of the operands
+    avals: list[Any]  #: abstract values of the operands
     results: list[tuple[str, Shape]]
     inlined: Callable[[Any, Sequence[Value]], list[Value]]  #: writes a closed jaxpr
-    #: the same in the scope of a kernel of attention
+    #: writes a closed jaxpr in the scope of a kernel of attention
     in_kernel: Callable[[Any, Sequence[Value]], list[Value]]
 
     @property
@@ -64,7 +64,7 @@ class Call:
 
 Rule = Callable[..., Value | Sequence[Value]]
 
-#: Calls of a jaxpr, which is written in place.
+#: Calls of a jaxpr that are inlined.
 INLINED = {"jit", "pjit", "closed_call", "core_call", "core_closed_call",
            "custom_jvp_call", "custom_vjp_call",
            "custom_vjp_call_jaxpr", "remat", "remat2", "checkpoint", "custom_lin", "named_call", "run_state"}
@@ -72,10 +72,10 @@ INLINED = {"jit", "pjit", "closed_call", "core_call", "core_closed_call",
 RULES = Rules()
 rule = RULES.rule
 
-#: Parameters that change no value: they say how XLA computes, or repeat the types of the results.
+#: Parameters that change no value, as they tell XLA how to compute, or repeat the types of the results.
 _HINTS = "accuracy precision preferred_element_type out_dtype sharding out_sharding".split()
 
-#: Others of single primitives, of JAX since 0.6.
+#: Such parameters of single primitives, in JAX since 0.6.
 _OF_CALLS = """name inline keep_unused donated_invars ctx_mesh resource_env in_layouts out_layouts
     compiler_options_kvs abstracted_axes num_consts symbolic_zeros jvp_jaxpr_fun jvp_jaxpr_thunk
     fwd_jaxpr_thunk bwd out_trees differentiated policy prevent_cse function_type"""
@@ -119,7 +119,7 @@ UNREAD = {
     "triangular_solve": "conjugate_a",
 }
 
-#: Why there is no rule, of some.
+#: The reasons why some primitives have no rule.
 REASONS = {
     **dict.fromkeys(("eig", "schur", "hessenberg", "tridiagonal"), "found a decomposition that takes as many "
                     "steps as its numbers ask for, needed cholesky, qr, lu, eigh or svd"),
@@ -133,7 +133,7 @@ REASONS = {
 }
 
 
-# ---- Element by element.
+# Element by element.
 
 
 def _elementwise(op: str) -> Rule:
@@ -158,7 +158,7 @@ def _same(call: Call, x: Value) -> Value:
 
 @rule("device_put")
 def _device_put(call: Call, *operands: Value) -> Sequence[Value]:
-    """A sharding is a mark; of devices there is nothing to say."""
+    """Writes a sharding as a mark, and ignores devices."""
     return [call.text.marked(x, spec_of(to, len(x.shape))) if isinstance(to, NamedSharding) else x
             for x, to in zip(operands, call.params["devices"])]
 
@@ -207,17 +207,17 @@ def _round(call: Call, x: Value) -> Value:
 
 @rule("nextafter")
 def _next_after(call: Call, x: Value, to: Value) -> Value:
-    """The bits of x, as a whole number, and one more or less."""
+    """Adds 1 to or subtracts 1 from the bits of x as a whole number."""
     text, bits = call.text, 8 * NUMPY[x.dtype].itemsize
     whole = text.bitcast(x, f"i{bits}", x.shape)
     grows = text.elementwise("eq", text.elementwise("lt", x, to), text.elementwise("gt", x, text.full(x, 0)))
-    beside = text.elementwise("add", whole, text.select(grows, text.full(whole, 1), text.full(whole, -1)))
+    adjacent = text.elementwise("add", whole, text.select(grows, text.full(whole, 1), text.full(whole, -1)))
     least = text.select(text.elementwise("gt", to, text.full(to, 0)), text.full(whole, 1),
                         text.full(whole, 1 - 2 ** (bits - 1)))
-    beside = text.select(text.elementwise("eq", x, text.full(x, 0)), least, beside)
-    found = text.select(text.elementwise("eq", x, to), to, text.bitcast(beside, x.dtype, x.shape))
+    adjacent = text.select(text.elementwise("eq", x, text.full(x, 0)), least, adjacent)
+    next_number = text.select(text.elementwise("eq", x, to), to, text.bitcast(adjacent, x.dtype, x.shape))
     is_number = text.elementwise("logical_and", text.elementwise("eq", x, x), text.elementwise("eq", to, to))
-    return text.select(is_number, found, text.full(x, math.nan))
+    return text.select(is_number, next_number, text.full(x, math.nan))
 
 
 @rule("clamp")
@@ -230,10 +230,10 @@ def _select_n(call: Call, which: Value, *cases: Value) -> Value:
     text = call.text
     if which.dtype == "bool" and len(cases) == 2:
         return text.select(which, cases[1], cases[0])
-    found = cases[-1]
+    value = cases[-1]
     for number in reversed(range(len(cases) - 1)):
-        found = text.select(text.elementwise("eq", which, text.full(which, number)), cases[number], found)
-    return found
+        value = text.select(text.elementwise("eq", which, text.full(which, number)), cases[number], value)
+    return value
 
 
 @rule("convert_element_type")
@@ -271,11 +271,11 @@ def _lt_to(call: Call, a: Value, b: Value) -> Value:
     return text.elementwise("logical_or", text.elementwise("lt", a, b), is_number_and_nan)
 
 
-# ---- Layout.
+# Layout.
 
 
 def _with_data(numbers: Sequence[int], of_all: Sequence[int]) -> list[int]:
-    """Returns a number for each dim. The data of typed keys has one dim more than the keys, which is taken
+    """Returns a number for each dim. The data of typed keys has one more dim than the keys, which is taken
     whole."""
     return [*numbers, *of_all[len(numbers):]]
 
@@ -289,7 +289,7 @@ def _broadcast(call: Call, x: Value, *dynamic: Value) -> Value:
 
 @rule("reshape", "squeeze")
 def _reshape(call: Call, x: Value, *dynamic: Value) -> Value:
-    """`dimensions` is the order that the dims of x are read in."""
+    """Reshapes x. `dimensions` is the order that the dims of x are read in."""
     order = call.params.get("dimensions") if "new_sizes" in call.params else None
     return call.text.reshape(x if order is None else call.text.transpose(x, order), call.shape)
 
@@ -309,7 +309,7 @@ def _slice(call: Call, x: Value) -> Value:
 
 @rule("empty2")
 def _empty(call: Call) -> Value:
-    """Stands in the gradient of a branch for the residuals of the other branch."""
+    """Writes zeros, which stand in the gradient of a branch for the residuals of the other branch."""
     return Number(0, call.dtype, call.shape)
 
 
@@ -338,7 +338,7 @@ def _stack(call: Call, *parts: Value) -> Value:
 
 @rule("unstack")
 def _unstack(call: Call, x: Value) -> Sequence[Value]:
-    """The gradient of stack, too."""
+    """Splits a dim into values; it is also the gradient of stack."""
     axis, text = call.params["axis"], call.text
     return [text.reshape(text.part(x, axis, place, place + 1), shape)
             for place, (_, shape) in enumerate(call.results)]
@@ -373,7 +373,7 @@ def _iota(call: Call, *dynamic: Value) -> Value:
 
 
 def spec_of(sharding: Any, rank: int) -> str:
-    """A NamedSharding as a mark."""
+    """Returns a NamedSharding as a mark. Raises Refused."""
     if not isinstance(sharding, NamedSharding):
         raise Refused(f"found a {type(sharding).__name__}, needed a NamedSharding")
     entries = []
@@ -390,7 +390,7 @@ def _constrain(call: Call, x: Value) -> Value:
     return call.text.marked(x, spec_of(sharding, len(x.shape)))
 
 
-# ---- Reductions, products, order.
+# Reductions, products, order.
 
 
 def _reduce(op: str, only: str = "") -> Rule:
@@ -432,8 +432,8 @@ def _dot_general(call: Call, a: Value, b: Value) -> Value:
 
 @rule("ragged_dot_general")
 def _ragged_dot(call: Call, a: Value, b: Value, sizes: Value) -> Value:
-    """Multiplies rows in groups whose lengths are in `sizes`: one product of all rows for each group, with
-    the rows of other groups 0, as XLA computes it on a CPU."""
+    """Multiplies rows in groups whose lengths are in `sizes`. Each group has a product of all rows, with
+    zeros for the rows of other groups, as in XLA on a CPU."""
     text, numbers = call.text, call.params["ragged_dot_dimension_numbers"]
     (a_summed, b_summed), (a_batch, _) = numbers.dot_dimension_numbers
     if a_batch or len(sizes.shape) != 1 or call.params.get("group_offset") is not None:
@@ -447,7 +447,7 @@ def _ragged_dot(call: Call, a: Value, b: Value, sizes: Value) -> Value:
                                  text.elementwise("lt", place, end))
     rows = text.select(text.broadcast(is_inside, wide, [0, dim + 1]),
                        text.broadcast(a, wide, range(1, len(wide))), Number(0, a.dtype, wide))
-    summed = [one + 1 for one in a_summed]
+    summed = [d + 1 for d in a_summed]
     if dim in a_summed:  # the gradient of an operand that has one matrix for each group
         return _product(call, ((summed, b_summed), ((), ())), rows, b)
     return _product(call, (([0, *summed], [*numbers.rhs_group_dimensions, *b_summed]), ((), ())), rows, b)
@@ -475,7 +475,7 @@ def _product(call: Call, dimension_numbers: Any, a: Value, b: Value) -> Value:
 
 @rule("sort")
 def _sort(call: Call, *operands: Value) -> Sequence[Value]:
-    """Sorts by the first num_keys operands; the first counts most."""
+    """Sorts by the first num_keys operands; the first has the highest rank."""
     text, dim = call.text, call.params["dimension"]
     words = " descending" if call.params.get("is_descending") else ""
     order: Value | None = None
@@ -489,7 +489,7 @@ def _sort(call: Call, *operands: Value) -> Sequence[Value]:
 
 @rule("approx_top_k")
 def _approximate_top_k(call: Call, x: Value) -> Sequence[Value]:
-    """Exact, as on a CPU."""
+    """Writes an exact top k, as XLA does on a CPU."""
     params, text = call.params, call.text
     dim = params["reduction_dimension"] % len(x.shape)
     words = " descending" if params["is_max_k"] else ""
@@ -504,7 +504,7 @@ def _top_k(call: Call, x: Value) -> Sequence[Value]:
     return call.text.take_along(x, order, dim), order
 
 
-# ---- Control flow.
+# Control flow.
 
 
 @rule("scan")
@@ -518,15 +518,15 @@ def _scan(call: Call, *operands: Value) -> Sequence[Value]:
 
 @rule("cond")
 def _cond(call: Call, *operands: Value) -> Sequence[Value]:
-    """Chooses among several branches by bisection."""
+    """Writes a choice among several branches as a bisection."""
     branches = call.params["branches"]
-    if isinstance(operands[0], Number):  # only one is needed
+    if isinstance(operands[0], Number):  # only one branch is needed
         return call.inlined(branches[min(max(int(operands[0].value), 0), len(branches) - 1)], operands[1:])
 
     def one_of(first: int, end: int, values: Sequence[Value]) -> list[Value]:
-        which, *given = values
+        which, *rest = values
         if end - first == 1:
-            return call.inlined(branches[first], given)
+            return call.inlined(branches[first], rest)
         middle = (first + end) // 2
         is_before = call.text.elementwise("lt", which, call.text.full(which, middle))
         return call.text.cond(is_before, values, lambda inside: one_of(first, middle, inside),
@@ -537,13 +537,13 @@ def _cond(call: Call, *operands: Value) -> Sequence[Value]:
 
 @rule("platform_index")
 def _platform(call: Call) -> Value:
-    """Returns the number of the case that a CPU takes, or of the default."""
+    """Returns the number of the case for a CPU, or of the default."""
     cases = call.params["platforms"]
-    found = [place for place, names in enumerate(cases) if names is None or "cpu" in names]
-    if not found:
+    matching = [place for place, names in enumerate(cases) if names is None or "cpu" in names]
+    if not matching:
         raise Refused(f"found cases for {', '.join(name for names in cases for name in names)}, "
                       "needed one for a CPU, or a default")
-    return Number(min(found, key=lambda place: cases[place] is None), call.dtype, call.shape)
+    return Number(min(matching, key=lambda place: cases[place] is None), call.dtype, call.shape)
 
 
 @rule("custom_linear_solve")

@@ -1,6 +1,6 @@
-"""shard_map: the work of each device, as one program. Tiles are told apart by a dim for each axis of the
-mesh, which is cut by that axis; the body is a vmap over these dims, whose collectives are sums, slices and
-transposes of them."""
+"""Writes shard_map, the work of each device, as one program. Tiles have a dim for each axis of the mesh,
+which that axis cuts. The body is a vmap over these dims, whose collectives are sums, slices and transposes of
+them."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from .rules import RULES, Call, rule
 
 
 def _over_dims(op: str) -> Any:
-    """Returns the rule of a collective that vmap has turned into one over dims."""
+    """Returns the rule of a collective that vmap has turned into a reduction over dims."""
 
     def reduced(call: Call, *operands: Value) -> list[Value]:
         dims = call.params["axes"]
@@ -40,9 +40,9 @@ def _shard_map(call: Call, *operands: Value) -> Sequence[Value]:
     mesh, jaxpr = params["mesh"], params["jaxpr"]
     manual = params.get("manual_axes", params.get("newly_manual_axes"))
     sizes = {axis: size for axis, size in zip(mesh.axis_names, mesh.axis_sizes) if axis in manual}
-    given = [_axes_by_dim(spec, len(x.shape)) for spec, x in zip(params["in_specs"], operands)]
-    wanted = [_axes_by_dim(spec, len(shape)) for spec, (_, shape) in zip(params["out_specs"], call.results)]
-    tiles = [_split(text, x, axes, sizes) for x, axes in zip(operands, given)]
+    in_axes = [_axes_by_dim(spec, len(x.shape)) for spec, x in zip(params["in_specs"], operands)]
+    out_axes = [_axes_by_dim(spec, len(shape)) for spec, (_, shape) in zip(params["out_specs"], call.results)]
+    tiles = [_split(text, x, axes, sizes) for x, axes in zip(operands, in_axes)]
 
     jaxpr = _with_plain_sums(jaxpr)
 
@@ -50,19 +50,19 @@ def _shard_map(call: Call, *operands: Value) -> Sequence[Value]:
         return tuple(jax.extend.core.jaxpr_as_fun(jax.extend.core.ClosedJaxpr(jaxpr, ()))(*parts))
 
     def of_all(are_kept: Sequence[frozenset[str]]) -> Any:
-        """are_kept: of each result the axes that it has a dim of."""
+        """Returns the jaxpr of all devices. are_kept: the axes for which each result has a dim."""
         function: Any = of_device
         for axis, size in reversed(sizes.items()):
-            function = jax.vmap(function, tuple(0 if axis in sum(axes, ()) else None for axes in given),
+            function = jax.vmap(function, tuple(0 if axis in sum(axes, ()) else None for axes in in_axes),
                                 tuple(0 if axis in kept else None for kept in are_kept), axis_name=axis,
                                 axis_size=size)
         return jax.make_jaxpr(function)(*(np.empty(x.shape, NUMPY[x.dtype]) for x in tiles))
 
-    kept = [frozenset(sum(axes, ())) for axes in wanted]
+    kept = [frozenset(sum(axes, ())) for axes in out_axes]
     try:
         try:
             closed = of_all(kept)
-        except ValueError:  # the body gives a result of each device, and says that it is the same on all
+        except ValueError:  # the body returns a result for each device, and claims that they are equal
             kept = [frozenset(sizes)] * len(kept)
             closed = of_all(kept)
     except NotImplementedError as error:
@@ -71,11 +71,11 @@ def _shard_map(call: Call, *operands: Value) -> Sequence[Value]:
         raise Refused(f"found a collective that vmap does not know ({error}), needed one over one axis, "
                       "and a ppermute of all its devices") from None
     return [_joined(text, x, axes, sizes, own, shape)
-            for x, axes, own, (_, shape) in zip(call.inlined(closed, tiles), wanted, kept, call.results)]
+            for x, axes, own, (_, shape) in zip(call.inlined(closed, tiles), out_axes, kept, call.results)]
 
 
 def _with_plain_sums(jaxpr: Any) -> Any:
-    """A sum that says that it is the same on all devices is one that vmap does not know."""
+    """Replaces sums that claim to be equal on all devices, which vmap does not know, by plain sums."""
 
     def plain(value: Any) -> Any:
         if isinstance(value, jax.extend.core.ClosedJaxpr):
@@ -83,7 +83,7 @@ def _with_plain_sums(jaxpr: Any) -> Any:
         if isinstance(value, jax.extend.core.Jaxpr):
             equations = [equation_of(equation) for equation in value.eqns]
             return value.replace(eqns=equations)  # type: ignore[no-untyped-call]
-        return type(value)(plain(one) for one in value) if type(value) in (list, tuple) else value
+        return type(value)(plain(item) for item in value) if type(value) in (list, tuple) else value
 
     def equation_of(equation: Any) -> Any:
         if equation.primitive.name == "psum_invariant":
@@ -100,7 +100,7 @@ def _axes_by_dim(spec: Any, rank: int) -> list[tuple[str, ...]]:
 
 
 def _split(text: ProgramText, x: Value, axes: Sequence[tuple[str, ...]], sizes: dict[str, int]) -> Value:
-    """Returns x with a dim for each axis that cuts it, in the order of the mesh, before its own."""
+    """Returns x with a dim for each axis that cuts it, in the order of the mesh, before its own dims."""
     shape: list[int] = []
     places: dict[str, int] = {}
     for extent, names in zip(x.shape, axes):
@@ -118,7 +118,7 @@ def _split(text: ProgramText, x: Value, axes: Sequence[tuple[str, ...]], sizes: 
 
 def _joined(text: ProgramText, x: Value, axes: Sequence[tuple[str, ...]], sizes: dict[str, int],
             kept: frozenset[str], shape: Sequence[int]) -> Value:
-    """The other way. Of axes that cut nothing there is one tile, the first."""
+    """Reverses _split(). Takes the first tile of axes that cut nothing."""
     own = [axis for axis in sizes if axis in kept]
     used = sum(axes, ())
     if used:

@@ -1,4 +1,4 @@
-"""Primitives that go over windows: convolutions and pooling."""
+"""Writes primitives over windows: convolutions and pooling."""
 
 from __future__ import annotations
 

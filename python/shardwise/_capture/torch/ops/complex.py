@@ -1,5 +1,5 @@
-"""Complex numbers that are computed with, as rotary embeddings do: a pair of real tensors each. In and out of
-a program they are real, with a last dim of 2, as torch.view_as_real shows them."""
+"""Writes operations on complex numbers, as in rotary embeddings, as operations on pairs of real tensors. The
+inputs and outputs of a program are real, with a last dim of 2, as of torch.view_as_real."""
 
 from __future__ import annotations
 
@@ -11,29 +11,29 @@ from ...shared.complex import (cosine, equal, exponential, hypotenuse, logarithm
                                quotient, root, sine, whole_power)
 from .rules import RULES, Builder, Scalar, Type
 
-#: Those that look at both parts at once, by the name of the ATen operation.
+#: The rules of operations that combine both parts, by the name of the ATen operation.
 OF_BOTH = Rules()
 
-#: Ops that apply to the real and imaginary parts separately; a real operand has the imaginary part 0.
+#: Operations that apply to the real and imaginary parts separately; a real operand has the imaginary part 0.
 _OF_EACH = frozenset(
     """alias detach clone view _unsafe_view reshape unsqueeze squeeze permute transpose t expand slice
     select cat stack index index_select flip roll split_with_sizes repeat slice_scatter select_scatter
     neg _neg_view sum mean where unfold as_strided gather scatter_add diagonal cumsum lift_fresh
     lift_fresh_copy index_put tril triu index_add permute_copy""".split())
 
-#: Which of their operands is no data, but a condition or indices: the same for both parts.
+#: The operand of such an operation that is a condition or an index, and equal for both parts.
 _NO_DATA = {"where": 0, "index": 1, "index_select": 2, "gather": 2, "scatter_add": 2, "index_put": 1,
             "index_add": 2}
 
 
 def is_complex(one: Any) -> bool:
-    """True if an operand, a type, or one of a list of either is complex."""
+    """Returns True if an operand or a type, or one in a list, is complex."""
     return any(map(is_complex, one)) if isinstance(one, (list, tuple)) else isinstance(one, Complex) or (
         isinstance(one, Type) and one.dtype in PARTS)
 
 
 def rule_of(name: str) -> Callable[..., Any]:
-    """Returns the rule of an operation that takes or gives complex tensors. Raises Refused."""
+    """Returns the rule of an operation that takes or returns complex tensors. Raises Refused."""
     if name in OF_BOTH:
         return OF_BOTH[name]
     if name not in _OF_EACH:
@@ -70,7 +70,7 @@ def _part_type(out: Type) -> Type:
 
 
 def _complex(build: Builder, x: Complex | Value | Scalar | complex, out: Type) -> Complex:
-    """Broadcast to the result."""
+    """Returns an operand as a complex value with the shape of the result."""
     real, imag = (x.real, x.imag) if isinstance(x, (Complex, complex)) else (x, 0)
     part = PARTS[out.dtype]
     return Complex(build.operand(real, part, out.shape), build.operand(imag, part, out.shape))
@@ -143,7 +143,7 @@ def _angle(build: Builder, out: Type, x: Complex) -> Value:
 
 @OF_BOTH.rule("sgn")
 def _sgn(build: Builder, out: Type, x: Complex) -> Complex:
-    """Scales to size 1; 0 stays 0."""
+    """Scales x to size 1, except 0."""
     size = _abs(build, out, x)
     divisor = build.select(build.binary("eq", size, 0), build.full(size, 1), size)
     return Complex(build.binary("div", x.real, divisor), build.binary("div", x.imag, divisor))
@@ -174,7 +174,7 @@ OF_BOTH["add"], OF_BOTH["sub"] = _sum("add"), _sum("sub")
 
 @OF_BOTH.rule("mul")
 def _product(build: Builder, out: Type, a: Any, b: Any) -> Complex:
-    """A product of a complex and a real operand multiplies each part by the real one."""
+    """Multiplies. A real operand multiplies each part of the complex one."""
     if not isinstance(a, Complex):
         a, b = b, a
     x = _complex(build, a, out)
@@ -208,7 +208,8 @@ def _function(of: Callable[..., Complex]) -> Callable[..., Complex]:
 
 
 def _tangent(build: Builder, x: Complex) -> Complex:
-    """Hyperbolic: of large numbers, the quotient of a sine and a cosine would be one of infinities."""
+    """Returns the hyperbolic tangent. For large numbers the quotient of sine and cosine would be one of
+    infinities."""
     real, imag = build.unary("tanh", x.real), build.binary("div", build.unary("sin", x.imag),
                                                            build.unary("cos", x.imag))
     return quotient(build, Complex(real, imag), Complex(build.full(real, 1), build.binary("mul", real, imag)))

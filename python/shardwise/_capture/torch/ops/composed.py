@@ -1,5 +1,4 @@
-"""Rules that write ATen operations as functions of torch, for operations that torch does not decompose
-itself."""
+"""Writes ATen operations that torch does not decompose itself as functions of torch."""
 
 from __future__ import annotations
 
@@ -19,7 +18,7 @@ from .graph import composed, gradients
 
 @composed("_cdist_forward")
 def _distances(x: Tensor, y: Tensor, p: float, _: int | None = None) -> Tensor:
-    """Returns the distance of each row of x from each of y."""
+    """Returns the distance of each row of x from each row of y."""
     size = (x.unsqueeze(-2) - y.unsqueeze(-3)).abs()
     if p == 0:
         return (size != 0).to(x.dtype).sum(-1)
@@ -32,7 +31,7 @@ def _distances(x: Tensor, y: Tensor, p: float, _: int | None = None) -> Tensor:
 
 @composed("_cdist_backward")
 def _of_distances(gradient: Tensor, x: Tensor, y: Tensor, p: float, distances: Tensor) -> Tensor:
-    """Returns the gradient of x; it is zero for equal rows."""
+    """Returns the gradient of x, which is zero for equal rows."""
     share = gradient / torch.where(distances == 0, torch.inf, distances)
     if p == 2:
         return x * share.sum(-1, keepdim=True) - share @ y
@@ -64,7 +63,7 @@ def _sum_of_products(x: Tensor, a: Tensor, b: Tensor, *, beta: float = 1, alpha:
 @composed("_trilinear")
 def _trilinear(x: Tensor, y: Tensor, z: Tensor, new_x: Sequence[int], new_y: Sequence[int],
                new_z: Sequence[int], dims: Sequence[int], _: int = 1) -> Tensor:
-    """Returns the sum over some dims of a product of three tensors, after each has got its new dims."""
+    """Returns the sum over some dims of a product of three tensors, after each gets its new dims."""
     letters = "abcdefgh"[:x.dim() + len(new_x)]
     own = ["".join(letters[d] for d in range(len(letters)) if d not in new)
            for new in (new_x, new_y, new_z, dims)]
@@ -74,7 +73,7 @@ def _trilinear(x: Tensor, y: Tensor, z: Tensor, new_x: Sequence[int], new_y: Seq
 
 @composed("embedding_renorm")
 def _shortened(table: Tensor, ids: Tensor, most: float, p: float) -> Tensor:
-    """Rows of these ids, to the length that they may have."""
+    """Returns the table with the rows of these ids shortened to the length `most`."""
     length = torch.linalg.vector_norm(table, p, 1)
     is_used = torch.zeros_like(length).index_fill(0, ids.flatten(), 1) > 0
     return table * torch.where(is_used & (length > most), most / (length + 1e-7), 1).unsqueeze(1)
@@ -85,7 +84,7 @@ def _shortened(table: Tensor, ids: Tensor, most: float, p: float) -> Tensor:
 
 @composed("masked_scatter")
 def _masked_scatter(x: Tensor, mask: Tensor, source: Tensor) -> Tensor:
-    """The elements of source, one after the other, where the mask is."""
+    """Returns x with the elements of `source`, one after another, where the mask is True."""
     if not source.numel():
         return x.clone()
     shape = np.broadcast_shapes(x.shape, mask.shape)
@@ -123,7 +122,7 @@ def _index_reduce(x: Tensor, dim: int, ids: Tensor, source: Tensor, reduce: str,
 @composed("searchsorted")
 def _search_sorted(edges: Tensor, x: Tensor | float, *, out_int32: bool = False, right: bool = False,
                    side: str | None = None, sorter: Tensor | None = None) -> Tensor:
-    """Counts the edges that are below x, in the same row. NaN is above all."""
+    """Counts the edges below x in the same row. NaN is above all edges."""
     x = torch.as_tensor(x, dtype=None if isinstance(x, Tensor) or not edges.is_floating_point()
                         else edges.dtype)
     edges = edges if sorter is None else edges.gather(-1, sorter)
@@ -138,11 +137,11 @@ def _bucketize(x: Tensor | float, edges: Tensor, *, out_int32: bool = False, rig
     return _search_sorted(edges, x, out_int32=out_int32, right=right)
 
 
-# Bags of embeddings. Modes: 0 a sum, 1 a mean, 2 the maximum.
+# Bags of embeddings. Mode 0 is a sum, 1 a mean, 2 the maximum.
 
 
 def _bags(ids: Tensor, offsets: Tensor, bags: int) -> Tensor:
-    """Returns the bag of each id: the last one that begins at it or before it."""
+    """Returns the bag of each id: the last bag that begins at it or before it."""
     begins = torch.zeros(ids.numel() + 1, dtype=torch.int64).index_add(0, offsets[:bags].long(),
                                                                        torch.ones(bags, dtype=torch.int64))
     return begins.cumsum(0)[:-1] - 1
@@ -171,7 +170,7 @@ def _embedding_bag(table: Tensor, ids: Tensor, offsets: Tensor, by_frequency: bo
 
 
 def _sizes(bags: Tensor, is_used: Tensor, count: int) -> Tensor:
-    """[bags, 1], at least 1."""
+    """Returns the sizes of bags, [bags, 1], at least 1."""
     return torch.zeros(count, dtype=torch.int64).index_add(0, bags, is_used.long()).clamp(min=1).unsqueeze(1)
 
 
@@ -200,8 +199,8 @@ def _of_bag_weights(gradient: Tensor, table: Tensor, ids: Tensor, offsets: Tenso
     return made * (ids != padding) if padding >= 0 else made
 
 
-# Samples of pictures at places that are computed. Modes: 0 linear, 1 the nearest, 2 cubic; beyond the edge: 0
-# zeros, 1 the edge, 2 reflected.
+# Samples of pictures at computed places. Mode 0 is linear, 1 the nearest, 2 cubic. Places beyond the edge
+# have zeros for 0, the edge for 1, and reflections for 2.
 
 
 def _in_pixels(place: Tensor, size: int, align_corners: bool) -> Tensor:
@@ -223,7 +222,8 @@ def _inside(place: Tensor, size: int, beyond: int, align_corners: bool) -> Tenso
 
 
 def _picked(x: Tensor, places: Sequence[Tensor]) -> Tensor:
-    """Returns the elements of x [n, c, ..] at whole places [n, ..] along each dim of space; zeros outside."""
+    """Returns the elements of x [n, c, ..] at whole places [n, ..] along each dim of space, with zeros
+    outside."""
     sizes = x.shape[2:]
     flat, is_there = (torch.zeros_like(places[0], dtype=torch.int64),
                       torch.ones_like(places[0], dtype=torch.bool))
@@ -263,7 +263,7 @@ def _sampled(x: Tensor, grid: Tensor, mode: int, beyond: int, align_corners: boo
 
 
 def _cubic_weights(rest: Tensor) -> list[Tensor]:
-    """Keys' kernel, of -0.75, for the four elements around a place."""
+    """Returns the weights of Keys' kernel with -0.75 for the four elements around a place."""
     def of_next(x: Tensor) -> Tensor:
         return (1.25 * x - 2.25) * x * x + 1
 
@@ -303,12 +303,11 @@ def _of_edges(gradient: Tensor, x: Tensor, pads: Sequence[int]) -> Tensor:
     return gradients(_with_edges(x, pads), [x], gradient)[0]
 
 
-# The largest of windows of uneven sizes.
+# The largest elements of windows of uneven sizes.
 
 
 def _adaptive_places(before: int, after: int) -> Tensor:
-    """Returns [after, longest window]: the elements of each window; the last one may be there more than
-    once."""
+    """Returns [after, longest window], the elements of each window; the last one may be repeated."""
     begins = [i * before // after for i in range(after)]
     ends = [-(-(i + 1) * before // after) for i in range(after)]
     longest = max(end - begin for begin, end in zip(begins, ends, strict=True))

@@ -1,6 +1,5 @@
-"""The loss of connectionist temporal classification, and its gradient, as loops over time. torch's own
-operations give a tensor whose shape follows from the lengths; those here give one as long as targets may
-be."""
+"""Writes the loss of connectionist temporal classification, and its gradient, as loops over time. In torch
+the shape of a result follows from the lengths; here it follows from the longest possible target."""
 
 from __future__ import annotations
 
@@ -22,7 +21,7 @@ _library.define("ctc_loss_gradient(Tensor gradient, Tensor scores, Tensor target
 _library.define("masked_select(Tensor x, Tensor mask) -> Tensor")
 _operations = torch.ops.shardwise
 
-#: What takes a tensor whose number of elements follows from values.
+#: Operations that take a tensor whose number of elements follows from values.
 TAKES_SELECTED = frozenset({"aten::_ctc_loss", "aten::_ctc_loss_backward", "aten::_to_copy", "aten::clone",
                             "aten::detach", "aten::alias", "aten::lift_fresh"})
 
@@ -31,7 +30,7 @@ TAKES_SELECTED = frozenset({"aten::_ctc_loss", "aten::_ctc_loss_backward", "aten
 def _shapes(scores: Tensor, targets: Tensor, lengths: Tensor, target_lengths: Tensor,
             blank: int) -> tuple[Tensor, Tensor]:
     times, count, _ = scores.shape
-    extent = targets.shape[-1]  # a target longer than there are times has no path
+    extent = targets.shape[-1]  # a target with more labels than there are times has no path
     states = 2 * (min(times, extent) if isinstance(extent, int) else times) + 1
     return scores.new_empty(count), scores.new_empty(times, count, states)
 
@@ -63,7 +62,7 @@ def decompositions() -> dict[Any, Any]:
 
 @rule("masked_select")
 def _masked_select(build: Builder, out: Type, x: Value, mask: Value) -> Value:
-    """Returns the selected elements, one after the other, and then the others."""
+    """Returns the selected elements one after another, and then the others."""
     shape = np.broadcast_shapes(x.shape, mask.shape)
     line = (math.prod(shape),)
     x, mask = (build.reshape(build.broadcast_to(one, shape), line) for one in (x, mask))
@@ -71,7 +70,7 @@ def _masked_select(build: Builder, out: Type, x: Value, mask: Value) -> Value:
 
 
 class _States:
-    """A target with blanks around each label: [count, 2 * labels + 1]."""
+    """Targets with blanks around each label: [count, 2 * labels + 1]."""
 
     def __init__(self, build: Builder, classes: int, states: int, targets: Value, lengths: Value,
                  blank: int) -> None:
@@ -80,7 +79,7 @@ class _States:
         self.lengths = build.convert(lengths, "i32")
         targets = build.convert(targets, "i32")
         place = build.iota("i32", (count, labels), 1)
-        if len(targets.shape) == 1:  # one after the other
+        if len(targets.shape) == 1:  # targets in a row
             begins = build.binary("sub", build.along("cumsum", self.lengths, 0), self.lengths)
             ids = build.binary("add", build.broadcast(begins, place.shape, [0]), place)
             targets = build.take(targets, build.binary("min", ids, targets.shape[0] - 1), 0)
@@ -93,14 +92,14 @@ class _States:
         ends = build.operand(blank, "i32", (count, 1))
         self.classes = build.concatenate([build.reshape(pairs, (count, 2 * labels)),
                                           ends], 1) if labels else ends
-        # the label before the last one
+        # A path may skip a blank between two different labels.
         self.follows = build.binary("ne", self.classes, self.moved(self.classes, 2, -1))
         if states > 1:
             self.follows = build.elementwise("logical_and", self.follows,
                                              build.binary("gt", build.iota("i32", self.shape, 1), 1))
 
     def moved(self, x: Value, by: int, rest: float) -> Value:
-        """Moves each element `by` places on, or back if `by` is negative."""
+        """Moves each element forward by `by` places, or back if `by` is negative."""
         low, high = ([0, max(0, n)] for n in (by, -by))
         states = self.shape[1]
         if abs(by) >= states:
@@ -109,14 +108,14 @@ class _States:
         return self.build.padded(kept, low, high, rest)
 
     def is_last(self) -> Value:
-        """True for states that a path may end in."""
+        """Returns True for states that a path may end in."""
         build = self.build
         left = build.binary("sub", build.broadcast(build.binary("mul", self.lengths, 2), self.shape, [0]),
                             build.iota("i32", self.shape, 1))
         return build.elementwise("logical_or", build.binary("eq", left, 0), build.binary("eq", left, 1))
 
     def total(self, parts: list[Value]) -> Value:
-        """log(exp(a) + exp(b) + ..). -inf is the logarithm of 0."""
+        """Returns log(exp(a) + exp(b) + ..), with -inf as the logarithm of 0."""
         build = self.build
         most = parts[0]
         for one in parts[1:]:
@@ -165,7 +164,7 @@ def _loss(build: Builder, out: list[Type], scores: Value, targets: Value, length
 @rule("ctc_loss_gradient")
 def _gradient(build: Builder, out: Type, gradient: Value, scores: Value, targets: Value, lengths: Value,
               target_lengths: Value, loss: Value, so_far: Value, blank: int, zero_infinity: bool) -> Value:
-    """As torch has it: that of the scores before a log_softmax."""
+    """Returns the gradient of the scores before a log_softmax, as torch does."""
     times, count, classes = scores.shape
     wide, loss, so_far, gradient = (build.wide(one) for one in (scores, loss, so_far, gradient))
     states = _States(build, classes, so_far.shape[2], targets, target_lengths, blank)

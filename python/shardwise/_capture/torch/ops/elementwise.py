@@ -1,4 +1,4 @@
-"""Rules of ATen operations element by element."""
+"""Writes ATen operations that work element by element."""
 
 from __future__ import annotations
 
@@ -117,16 +117,15 @@ def _div(build: Builder, out: Type, a: Value | Scalar, b: Value | Scalar,
 
 
 def _floor_division(build: Builder, out: Type, a: Value | Scalar, b: Value | Scalar) -> Value:
-    """Divides by way of the remainder, which is exact: 1 / 0.1 is just below 10, rounds to 10, but its floor
-    is 9."""
+    """Divides by the exact remainder: 1 / 0.1 is just below 10 and rounds to 10, but its floor is 9."""
     x, y = (build.wide(build.operand(one, out.dtype, out.shape)) for one in (a, b))
     rest, quotient = build.binary("rem", x, y), build.binary("div", x, y)
-    near = build.binary("div", build.binary("sub", x, rest), y)  # a whole number, but for its rounding
+    near = build.binary("div", build.binary("sub", x, rest), y)  # a whole number, except for rounding
     near = build.select(_has_other_sign(build, rest, y), build.binary("sub", near, 1), near)
     below = build.unary("floor", near)
     below = build.select(build.binary("gt", build.binary("sub", near, below), 0.5),
                          build.binary("add", below, 1), below)
-    # the zero with the sign
+    # A zero has the sign of the quotient.
     below = build.select(build.binary("eq", near, 0), build.binary("mul", quotient, 0), below)
     return build.convert(build.select(build.binary("eq", y, 0), quotient, below), out.dtype)
 
@@ -232,7 +231,7 @@ def _shrink_backward(build: Builder, out: Type, gradient: Value, x: Value, size:
 
 @rule("signbit")
 def _signbit(build: Builder, out: Type, x: Value) -> Value:
-    """True for negative numbers, and for -0: 1 / -0 is the negative infinity."""
+    """Returns True for negative numbers, and for -0, as 1 / -0 is negative infinity."""
     if not is_float(x):
         return build.binary("lt", x, 0)
     below = build.binary("lt", build.binary("div", build.full(x, 1), x), 0)
@@ -246,7 +245,7 @@ def _hypot(build: Builder, out: Type, a: Value, b: Value) -> Value:
 
 
 def _of_numbers_alone(op: str) -> Callable[..., Value]:
-    """NaN only if both are."""
+    """Returns the rule of an extreme that is NaN only if both operands are."""
 
     def of(build: Builder, out: Type, a: Value, b: Value) -> Value:
         x, y = build.operand(a, out.dtype, out.shape), build.operand(b, out.dtype, out.shape)
@@ -319,7 +318,7 @@ def _lerp(build: Builder, out: Type, a: Value, b: Value, weight: Value | Scalar)
 
 @rule("fma")
 def _fma(build: Builder, out: Type, a: Value, b: Value, c: Value) -> Value:
-    """As Dynamo has addcmul and addcdiv: rounded twice."""
+    """Rounds twice, as addcmul and addcdiv do, for which Dynamo writes it."""
     return _on(build, "add", out, _on(build, "mul", out, a, b), c)
 
 
@@ -387,7 +386,7 @@ def _fill(build: Builder, out: Type, x: Value, number: Value | Scalar) -> Value:
     return build.operand(number, out.dtype, out.shape)
 
 
-# Numbers of Python's that the step takes from tensors.
+# Python numbers that the step takes from tensors.
 
 
 def _of_numbers(op: str) -> Callable[..., Value]:

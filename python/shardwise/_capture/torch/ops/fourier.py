@@ -1,4 +1,4 @@
-"""Rules of ATen's Fourier transforms."""
+"""Writes ATen's Fourier transforms."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from .rules import Builder, Type, replaced, rule
 
 
 def _scaled(build: Builder, x: Value, count: int, normalization: int) -> Value:
-    """0: as it is, 1: by the root of the count, 2: by the count."""
+    """Divides by the root of the count for normalization 1, by the count for 2."""
     return build.binary("mul", x, (1, 1 / math.sqrt(count), 1 / count)[normalization]) if normalization else x
 
 
@@ -58,8 +58,8 @@ def _to_real(build: Builder, out: Type, x: Complex, dims: Sequence[int], normali
 
 @rule("fft_fftfreq", "fft_rfftfreq")
 def _frequencies(build: Builder, out: Type, count: int, spacing: float = 1.0, **_: Any) -> Value:
-    """Returns the frequencies; those of the second half are negative, unless only the first half is asked
-    for."""
+    """Returns the frequencies. Those of the second half are negative, unless the result has only the first
+    half."""
     places = np.arange(out.shape[0])
     places = np.where(places > (count - 1) // 2, places - count, places) if out.shape[0] == count else places
     return build.convert(

@@ -1,5 +1,5 @@
-"""Nodes of a graph of ATen operations, each written by its rule; and rules that are such graphs: functions of
-torch, traced."""
+"""Writes the nodes of a graph of ATen operations by their rules, and makes rules of traced functions of
+torch."""
 
 from __future__ import annotations
 
@@ -46,8 +46,8 @@ def result_of(build: Builder, node: torch.fx.Node, values: dict[torch.fx.Node, A
 
 
 def _example(arg: Any) -> Any:
-    """An operand as torch knows it. A number that is computed is one of Python's, which torch takes to the
-    dtype of tensors."""
+    """Returns an operand as torch knows it. A Python number stands for a computed number, as torch converts
+    both to the dtype of tensors."""
     value = arg.meta["val"] if isinstance(arg, torch.fx.Node) else arg
     return 1.0 if isinstance(value, torch.SymFloat) else 1 if isinstance(value, torch.SymInt) else value
 
@@ -58,7 +58,7 @@ def each(value: Any, of: Callable[[torch.Tensor], Any]) -> Any:
 
 
 def _applied(rule: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-    """Raises Refused for arguments that the rule does not know."""
+    """Applies a rule. Raises Refused for arguments that the rule does not know."""
     try:
         return rule(*args, **kwargs)
     except TypeError as error:
@@ -74,7 +74,7 @@ def _check(name: str, made: Any, out: Any) -> None:
     for value, wanted in pairs:
         if value is None:
             continue
-        # as long as the values say: here, as long as it may be
+        # The length of such a result follows from values; the rule gives the longest.
         is_selected = any(type(n) is not int for n in wanted.shape)
         if value.dtype != wanted.dtype or (value.shape != wanted.shape if not is_selected
                                            else len(value.shape) != len(wanted.shape)):
@@ -82,13 +82,13 @@ def _check(name: str, made: Any, out: Any) -> None:
                                  f"torch {wanted.dtype}{list(wanted.shape)}")
 
 
-# ---- Rules that are functions of torch.
+# Rules that are functions of torch.
 
 
 def composed(*names: str) -> Callable[[Function], Function]:
-    """Makes a function of torch the rule of these operations: it takes their arguments, with tensors for
-    tensors, uses operations that have rules, and may ask autograd for gradients. A rule may return None for a
-    result that only torch's own gradient needs."""
+    """Makes a function of torch the rule of these operations. The function takes their arguments, uses
+    operations that have rules, and may ask autograd for gradients. It may return None for a result that only
+    torch's own gradient needs."""
 
     def add(function: Function) -> Function:
         RULES.update(dict.fromkeys(
@@ -117,7 +117,8 @@ def _as_traced(function: Callable[..., Any], build: Builder, out: Any, args: tup
 
 
 def as_results(build: Builder, out: Any, values: Sequence[Any]) -> Any:
-    """Returns results in torch's form. None stands for a result that only torch's own gradient needs."""
+    """Returns results in torch's form. None stands for a result that only torch's own gradient needs, and
+    that is refused if used."""
     results = [one and build.refused("a result that only torch's own gradient uses", [], one.dtype, one.shape)
                if value is None else value
                for value, one in zip(values, out if isinstance(out, list) else [out], strict=True)]
@@ -125,7 +126,7 @@ def as_results(build: Builder, out: Any, values: Sequence[Any]) -> Any:
 
 
 def written(build: Builder, function: Callable[..., Any], operands: Sequence[Value]) -> list[Any]:
-    """Writes a function of torch. Returns its results; each may be None."""
+    """Writes a function of torch, and returns its results. Each may be None."""
 
     def functional(tensors: list[torch.Tensor]) -> list[Any]:
         with FunctionalTensorMode(), torch.enable_grad():
@@ -149,11 +150,12 @@ def written(build: Builder, function: Callable[..., Any], operands: Sequence[Val
 
 def looped(build: Builder, body: Callable[..., Any], carry: Sequence[Value], xs: Sequence[Value] = (),
            length: int | None = None, consts: Sequence[Value] = (), reverse: bool = False) -> list[Value]:
-    """A scan, whose body is a function of torch: of the consts, the carry and a slice of each of the xs."""
+    """Writes a scan whose body is a function of torch, which takes the consts, the carry, and a slice of each
+    of the xs."""
     trips = xs[0].shape[0] if length is None else length
     return build.scan(consts, carry, xs, trips, reverse, lambda values: written(build, body, values))
 
 
 def gradients(made: torch.Tensor, of: Sequence[torch.Tensor], gradient: torch.Tensor) -> list[torch.Tensor]:
-    """Returns the gradients that autograd gives for a function of torch."""
+    """Returns the gradients of a function of torch by autograd."""
     return list(torch.autograd.grad(made, of, gradient, allow_unused=True, materialize_grads=True))

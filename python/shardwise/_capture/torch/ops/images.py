@@ -1,4 +1,4 @@
-"""Rules of ATen's convolutions and of pooling."""
+"""Writes ATen's convolutions, pooling and interpolation."""
 
 from __future__ import annotations
 
@@ -19,8 +19,9 @@ Numbers = Sequence[int]
 
 @dataclass(frozen=True)
 class _Convolution:
-    """The attributes of runtime/graph/attributes.h. Dims: images and features of the operand (lhs), features
-    of the result and of the operand of the kernel (rhs), images and features of the result (out)."""
+    """The attributes in runtime/graph/attributes.h. lhs: the dims of images and features in the operand. rhs:
+    the dims of the result's and the operand's features in the kernel. out: the dims of images and features in
+    the result."""
 
     stride: Numbers
     low: Numbers
@@ -52,13 +53,13 @@ def _dilated(extent: int, dilation: int) -> int:
 
 
 def _spatial(numbers: Numbers, count: int) -> list[int]:
-    """One number may stand for all."""
+    """Returns a number for each dim; a single number stands for all."""
     return list(numbers) if len(numbers) == count else list(numbers) * count
 
 
 def _groups_moved(build: Builder, kernel: Value, groups: int) -> Value:
-    """[groups * a, b, ..] as [groups * b, a, ..], features of either side within their group: turned round in
-    space."""
+    """Returns a kernel [groups * a, b, ..] as [groups * b, a, ..], reversed in space, so that the features of
+    both sides change places inside their group."""
     a, b, *space = kernel.shape
     turned = build.reverse(kernel, range(2, len(kernel.shape)))
     split = build.reshape(turned, (groups, a // groups, b, *space))
@@ -67,8 +68,8 @@ def _groups_moved(build: Builder, kernel: Value, groups: int) -> Value:
 
 
 def _spread(build: Builder, x: Value, kernel: Value, forward: _Convolution, shape: Numbers) -> Value:
-    """The gradient of a convolution's operand, of that shape: x spread by the strides, with the kernel turned
-    round. A transposed convolution is the same."""
+    """Returns the gradient, of that shape, of a convolution's operand: x spread by the strides, with the
+    reversed kernel. A transposed convolution is the same."""
     space = range(len(forward.stride))
     reach = [_dilated(kernel.shape[i + 2], forward.rhs_dilation[i]) - 1 for i in space]
     low = [reach[i] - forward.low[i] for i in space]
@@ -114,7 +115,7 @@ def _convolution_backward(build: Builder, out: Sequence[Type | None], gradient: 
     forward = _forward(x, stride, padding, dilation, groups)
     of_x = of_kernel = of_bias = None
     if wanted[0]:
-        if transposed:  # output_padding may add places that no element of x has reached
+        if transposed:  # output_padding may add places that no element of x reaches
             of_x = forward.apply(build, gradient, kernel)
             of_x = build.slice(of_x, [0] * len(x.shape), x.shape)
         else:
@@ -127,7 +128,7 @@ def _convolution_backward(build: Builder, out: Sequence[Type | None], gradient: 
     return [of_x, of_kernel, of_bias]
 
 
-# Pooling: windows of the last dims.
+# Pooling takes windows of the last dims.
 
 
 @dataclass(frozen=True)
@@ -145,7 +146,7 @@ class _Windows:
 
 def _windows(x: Value, shape: Numbers, window: Numbers, stride: Numbers, padding: Numbers,
              dilation: Numbers = (1,)) -> _Windows:
-    """Returns the windows of a result of that shape; with ceil_mode, the last ones reach over the edge."""
+    """Returns the windows of a result of that shape; with ceil_mode, the last windows reach over the edge."""
     count = 1 if len(window) == 1 and len(x.shape) < 4 else 2 if len(window) <= 2 else 3
     window = _spatial(window, count)
     steps, around, gaps = (_spatial(stride or window, count), _spatial(padding, count),
@@ -168,7 +169,7 @@ def _max_pool(build: Builder, out: Sequence[Type], x: Value, window: Numbers, st
 
 
 def _places_of_most(build: Builder, x: Value, most: Value, windows: _Windows, space: int) -> Value:
-    """Returns the first element of each window that is its largest, or NaN, as a place in its picture.
+    """Returns the place, in its picture, of the first element of each window that is the largest, or NaN.
     Elements beyond the edge do not count."""
     nothing = [0] * len(x.shape)
     inside = build.pad(build.operand(True, "bool", x.shape), windows.low, windows.high, nothing, 0)
@@ -241,7 +242,7 @@ def _avg_pool_backward(build: Builder, out: Type, gradient: Value, x: Value, win
 
 @rule("_adaptive_avg_pool2d", "_adaptive_avg_pool3d")
 def _adaptive_pool(build: Builder, out: Type, x: Value, sizes: Numbers) -> Value:
-    """Windows of uneven sizes are a product with a matrix along each dim, as interpolation is."""
+    """Writes windows of uneven sizes as a product with a matrix along each dim, as interpolation is."""
     window = _adaptive_window(x.shape, out.shape, len(sizes))
     return _avg_pool(build, out, x, window, window) if window else _along(
         build, x, _means(x.shape, out.shape, len(sizes)))
@@ -262,7 +263,7 @@ RULES["_adaptive_avg_pool2d_backward"], RULES["_adaptive_avg_pool3d_backward"] =
 
 
 def _adaptive_window(before: Shape, after: Shape, space: int) -> list[int]:
-    """Empty, if there are windows of several sizes."""
+    """Returns the size of all windows; an empty list if sizes differ."""
     pairs = list(zip(before[-space:], after[-space:], strict=True))
     return [a // b for a, b in pairs] if all(a % b == 0 for a, b in pairs) else []
 
@@ -278,7 +279,7 @@ def _means(before: Shape, after: Shape, space: int) -> list[np.ndarray[Any, Any]
     return made
 
 
-# The nearest elements: each repeated, or those of computed places.
+# The nearest elements are repeated, or taken at computed places.
 
 
 def _nearest(is_exact: bool, build: Builder, out: Type, x: Value, sizes: Any = None, *scales: Any) -> Value:
@@ -308,7 +309,7 @@ def _numbers_in(scales: Any) -> list[float]:
 
 def _nearest_places(is_exact: bool, before: Shape, after: Shape,
                     scales: Any) -> list[tuple[int, np.ndarray[Any, Any]]]:
-    """Returns the nearest places for each dim of space, in f32, as torch computes them."""
+    """Returns the nearest places for each dim of space, computed in f32 as in torch."""
     given = [scale for one in scales for scale in (one if isinstance(one, (list, tuple))
                                                    else [one])] or [None] * (len(before) - 2)
     made = []
@@ -330,7 +331,7 @@ for _space in (1, 2, 3):
 
 def _weights(before: int, after: int, align_corners: bool, scale: float | None,
              cubic: bool) -> np.ndarray[Any, Any]:
-    """[after, before]: how much of each element is in each of the result."""
+    """Returns [after, before], the weight of each element in each element of the result."""
     places = np.arange(after, dtype=np.float64)
     if align_corners:
         places *= (before - 1) / (after - 1) if after > 1 else 0.0
@@ -340,7 +341,7 @@ def _weights(before: int, after: int, align_corners: bool, scale: float | None,
     first = np.floor(places)
     rest = places - first
     near = [1 - rest, rest]
-    if cubic:  # Keys' kernel, of -0.75
+    if cubic:  # Keys' kernel with -0.75
 
         def of_next(x: Any) -> Any:
             return (1.25 * x - 2.25) * x * x + 1
@@ -358,8 +359,8 @@ def _weights(before: int, after: int, align_corners: bool, scale: float | None,
 
 def _smooth_weights(before: int, after: int, align_corners: bool, scale: float | None,
                     cubic: bool) -> np.ndarray[Any, Any]:
-    """Returns [after, before] weights of kernels as wide as the elements they combine (antialias=True); each
-    row sums to 1."""
+    """Returns [after, before], weights of kernels as wide as the elements that they combine (antialias=True).
+    The sum of each row is 1."""
     if align_corners:
         step = (before - 1) / (after - 1) if after > 1 else 0.0
     else:
@@ -371,7 +372,7 @@ def _smooth_weights(before: int, after: int, align_corners: bool, scale: float |
         first, last = max(int(centre - reach + 0.5), 0), min(int(centre + reach + 0.5), before)
         far = np.abs((np.arange(first, last) - centre + 0.5) / max(step, 1.0))
         near = np.maximum(1 - far, 0)
-        if cubic:  # Keys' kernel, of -0.5
+        if cubic:  # Keys' kernel with -0.5
             near = np.where(far < 1, (1.5 * far - 2.5) * far * far + 1,
                             np.where(far < 2, ((-0.5 * far + 2.5) * far - 4) * far + 2, 0))
         matrix[i, first:last] = near / near.sum()
@@ -379,7 +380,7 @@ def _smooth_weights(before: int, after: int, align_corners: bool, scale: float |
 
 
 def _along(build: Builder, x: Value, matrices: Sequence[np.ndarray[Any, Any]]) -> Value:
-    """x with each of its last dims multiplied by a matrix."""
+    """Returns x with each of its last dims multiplied by a matrix."""
     made, letters = build.wide(x), "abcdefgh"[:len(x.shape)]
     for letter, matrix in zip(letters[-len(matrices):], matrices, strict=True):
         held = build.array(matrix.astype("f8" if made.dtype == "f64" else "f4"))
@@ -416,7 +417,7 @@ for _name, _cubic, _weights_of in (
 
 
 def _with_repeats(small: Numbers, large: Numbers) -> Shape:
-    """[n, c, h, repeats, w, repeats]; none, if these are no whole numbers."""
+    """Returns [n, c, h, repeats, w, repeats]; an empty tuple if repeats are not whole numbers."""
     if any(b % a for a, b in zip(small[2:], large[2:], strict=True)):
         return ()
     return (*small[:2], *(n for a, b in zip(small[2:], large[2:], strict=True) for n in (a, b // a)))

@@ -1,4 +1,4 @@
-"""Rules of ATen operations that put elements at other places, and of those by index."""
+"""Writes ATen operations that move elements, and those that take an index."""
 
 from __future__ import annotations
 
@@ -46,8 +46,8 @@ def _expand(build: Builder, out: Type, x: Value, *_: Any, **__: Any) -> Value:
 
 @rule("unfold")
 def _unfold(build: Builder, out: Type, x: Value, dim: int, size: int, step: int) -> Value:
-    """Takes windows along a dim, whose elements are the last dim: one slice for each of their elements or
-    each window."""
+    """Takes windows along a dim, with their elements in the last dim, by one slice for each element or each
+    window."""
     if not x.shape or 0 in out.shape:
         return build.reshape(x, out.shape) if 0 not in out.shape else build.operand(0, x.dtype, out.shape)
     dim %= len(x.shape)
@@ -83,7 +83,7 @@ def _slice(build: Builder, out: Type, x: Value, dim: int = 0, begin: int | None 
 @rule("select")
 def _select(build: Builder, out: Type, x: Value, dim: int, index: int | Value) -> Value:
     dim %= len(x.shape)
-    if isinstance(index, (Node, Number)):  # that is computed
+    if isinstance(index, (Node, Number)):  # a computed index
         return build.take(x, build.from_front(build.convert(index, "i64"), x.shape[dim]), dim)
     index %= x.shape[dim]
     return build.reshape(build.cut(x, dim, index, index + 1), out.shape)
@@ -92,7 +92,7 @@ def _select(build: Builder, out: Type, x: Value, dim: int, index: int | Value) -
 @rule("slice_scatter")
 def _slice_scatter(build: Builder, out: Type, x: Value, source: Value, dim: int = 0, begin: int | None = None,
                    end: int | None = None, step: int = 1) -> Value:
-    """x, with source in a slice of it."""
+    """Returns x with `source` in a slice of it."""
     dim %= len(x.shape)
     extent = x.shape[dim]
     begin, end = _bounds(extent, begin, end)
@@ -250,7 +250,7 @@ def _gather(build: Builder, out: Type, x: Value, dim: int, ids: Value, **_: Any)
 def _index(build: Builder, out: Type, x: Value, indices: Sequence[Value | None]) -> Value:
     dims, ids = _flat_ids(build, x, indices)
     first, last = dims[0], dims[-1]
-    if dims != list(range(first, last + 1)):  # numpy puts them first, then
+    if dims != list(range(first, last + 1)):  # numpy then puts the indexed dims first
         rest = [d for d in range(len(x.shape)) if d not in dims]
         x, first = build.transpose(x, [*dims, *rest]), 0
     flat = x.shape[:first] + (math.prod(x.shape[first:first + len(dims)]),) + x.shape[first + len(dims):]
@@ -258,17 +258,17 @@ def _index(build: Builder, out: Type, x: Value, indices: Sequence[Value | None])
 
 
 def _flat_ids(build: Builder, x: Value, indices: Sequence[Value | None]) -> tuple[list[int], Value]:
-    """The dims that are indexed, and the ids in them as if they were one dim."""
-    found = [(d, ids) for d, ids in enumerate(indices) if ids is not None]
-    if any(ids.dtype == "bool" for _, ids in found):
+    """Returns the indexed dims, and the indices in them as if they were one dim."""
+    indexed = [(d, ids) for d, ids in enumerate(indices) if ids is not None]
+    if any(ids.dtype == "bool" for _, ids in indexed):
         raise Refused("an index of booleans")
-    shape = np.broadcast_shapes(*[ids.shape for _, ids in found])
+    shape = np.broadcast_shapes(*[ids.shape for _, ids in indexed])
     flat: Value | None = None
-    for d, ids in found:
+    for d, ids in indexed:
         wide = build.broadcast_to(build.convert(build.from_front(ids, x.shape[d]), "i64"), shape)
         flat = wide if flat is None else build.binary("add", build.binary("mul", flat, x.shape[d]), wide)
     assert flat is not None
-    return [d for d, _ in found], flat
+    return [d for d, _ in indexed], flat
 
 
 @rule("index_put", "_unsafe_index_put")
@@ -285,7 +285,7 @@ def _index_put(build: Builder, out: Type, x: Value, indices: Sequence[Value | No
     rows = build.transpose(x, order)
     flat = build.reshape(rows, (math.prod(x.shape[d] for d in dims), *(x.shape[d] for d in rest)))
     is_adjacent = dims == list(range(dims[0], dims[-1] + 1))
-    before = dims[0] if is_adjacent else 0  # dims of the values that come before those of the ids
+    before = dims[0] if is_adjacent else 0  # the dims of the values before those of the ids
     shape = tuple(x.shape[d] for d in rest)
     values = build.operand(values, x.dtype, (*shape[:before], *ids.shape, *shape[before:]))
     after = before + len(ids.shape)
@@ -299,7 +299,7 @@ def _index_put(build: Builder, out: Type, x: Value, indices: Sequence[Value | No
 
 
 def _scattered(build: Builder, x: Value, ids: Value, updates: Value, accumulate: bool) -> Value:
-    """Along the first dim."""
+    """Sets or adds updates along the first dim."""
     if accumulate:
         return build.plus(x, build.scatter_add(ids, updates, 0, x.shape[0]))
     return build.node("scatter", (x, ids, updates), x.dtype, x.shape, " dims=[0] set")
@@ -321,7 +321,8 @@ def _scatter_add(build: Builder, out: Type, x: Value, dim: int, ids: Value, sour
 @rule("scatter")
 def _scatter(build: Builder, out: Type, x: Value, dim: int, ids: Value, source: Value | Scalar, *,
              reduce: str | None = None) -> Value:
-    """One update a row is a comparison with its place: that cuts as other operations do."""
+    """Sets updates at their ids. A single update in a row is written as a comparison with its place, which
+    can be cut like other operations."""
     if not x.shape:
         x, ids = build.reshape(x, (1,)), build.reshape(ids, (1,))
         source = build.reshape(source, (1,)) if isinstance(source, Value) else source
@@ -342,7 +343,7 @@ def _scatter(build: Builder, out: Type, x: Value, dim: int, ids: Value, source: 
 
 
 def _combined(build: Builder, x: Value, dim: int, ids: Value, updates: Value, how: str) -> Value:
-    """x with each update set, added, .. at its id along the dim, in the rows of the other dims."""
+    """Returns x with each update set, added, .. at its id along the dim, in the rows of the other dims."""
     strides = [math.prod(x.shape[d + 1:]) for d in range(len(x.shape))]
     places: Value = build.convert(build.from_front(ids, x.shape[dim]), "i64")
     places = build.binary("mul", places, strides[dim]) if strides[dim] != 1 else places
@@ -420,7 +421,7 @@ def _kth_value(build: Builder, out: Sequence[Type], x: Value, k: int, dim: int =
 @rule("median")
 def _median(build: Builder, out: Sequence[Type], x: Value, dim: int | None = None,
             keepdim: bool = False) -> list[Value] | Value:
-    """The lower of two; NaN, if there is one."""
+    """Returns the median, the lower of two; NaN if an element is NaN."""
     if dim is None:
         return _at_place(build, build.reshape(x, (math.prod(x.shape),)), 0, (math.prod(x.shape) - 1) // 2,
                          False, is_nan_last=True)[0]
@@ -430,7 +431,7 @@ def _median(build: Builder, out: Sequence[Type], x: Value, dim: int | None = Non
 
 def _at_place(build: Builder, x: Value, dim: int, place: int, keepdim: bool,
               is_nan_last: bool = False) -> list[Value]:
-    """The element that is there in ascending order, and its index."""
+    """Returns the element at a place of the ascending order, and its index."""
     order = build.argsort(x, dim, False)
     ids = build.cut(order, dim, place, place + 1)
     value = build.take_along(x, ids, dim)
@@ -451,7 +452,7 @@ def _argsort(build: Builder, out: Type, x: Value, dim: int = -1, descending: boo
 @rule("nanmedian")
 def _median_of_numbers(build: Builder, out: Sequence[Type], x: Value, dim: int | None = None,
                        keepdim: bool = False) -> list[Value] | Value:
-    """NaN is last in ascending order."""
+    """Returns the median without NaN, which is last in ascending order."""
     if dim is None:
         flat = build.reshape(x, (math.prod(x.shape),))
         return _median_of_numbers(build, [], flat, 0)[0]  # type: ignore[index]
@@ -468,7 +469,7 @@ def _median_of_numbers(build: Builder, out: Sequence[Type], x: Value, dim: int |
 
 
 def _extreme_so_far(op: str) -> Callable[..., list[Value]]:
-    """Returns the rule of a cumulative extreme with the index of the last element that equals it, or is
+    """Returns the rule of a cumulative extreme, with the index of the last element that equals it or is
     NaN."""
 
     def of(build: Builder, out: Sequence[Type], x: Value, dim: int) -> list[Value]:

@@ -1,4 +1,4 @@
-"""Rules of ATen's decompositions of matrices, which LAPACK computes in a run."""
+"""Writes ATen's decompositions of matrices, which LAPACK computes in a run."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def _triangular_solve(build: Builder, out: Any, b: Value, a: Value, upper: bool 
 
 
 def _cholesky(build: Builder, a: Value, upper: bool) -> Value:
-    """Returns the factor, from the triangle that it is."""
+    """Returns the factor, computed from the triangle that it fills."""
     factor = linear_algebra.cholesky(build, _turned(build, a) if upper else a)
     return _turned(build, factor) if upper else factor
 
@@ -87,14 +87,14 @@ def _cholesky_inverse(build: Builder, out: Any, factor: Value, upper: bool = Fal
 
 
 def _lu(build: Builder, a: Value) -> tuple[Value, Value]:
-    """Returns the two factors in one matrix, and the row that each was swapped with, i64, from 0."""
+    """Returns the two factors in one matrix, and the row with which each row was swapped, i64, from 0."""
     factors, pivots = linear_algebra.lu(build, a)
     return factors, build.convert(pivots, "i64")
 
 
 def _order_of(build: Builder, pivots: Value, rows: int) -> Value:
-    """Returns the order of rows after they have been swapped with the pivots, one after the other, counted
-    from 0."""
+    """Returns the order of rows after they are swapped with the pivots, which count from 0, one after
+    another."""
     before = pivots.shape[:-1]
     order = build.broadcast_to(build.iota("i64", (*before, rows), len(before)), (*before, rows))
     if 0 in pivots.shape:
@@ -114,7 +114,7 @@ def _from_one(build: Builder, pivots: Value) -> Value:
 
 
 def _solved(lu: Tensor, order: Tensor, b: Tensor, left: bool = True, adjoint: bool = False) -> Any:
-    """x of a x = b, or of x a = b, of a's factors and the order of its rows."""
+    """Returns x of a x = b, or of x a = b, for a's factors and the order of its rows."""
     if not left:
         return _solved(lu, order, b.mT, adjoint=not adjoint).mT
     batch = np.broadcast_shapes(lu.shape[:-2], b.shape[:-2])
@@ -200,8 +200,8 @@ def _inverse(build: Builder, out: Any, a: Value, *, check_errors: bool = False) 
 
 
 def _lu_of_rows(build: Builder, a: Value) -> tuple[Value, Value]:
-    """As torch takes a determinant, and its gradient expects: of the transposed matrix, if a row of the
-    matrix is in one piece."""
+    """Returns the factors that torch computes a determinant from, and that its gradient expects: those of
+    the transposed matrix, if rows of the matrix are contiguous."""
     return _lu(build, _turned(build, a) if build.examples[0].is_contiguous() else a)
 
 
@@ -235,8 +235,8 @@ def _log_determinant(build: Builder, out: Any, a: Value) -> Any:
 
 
 def _product_of_reflections(vectors: Tensor, factors: Tensor) -> Tensor:
-    """The columns of (1 - t v v') (1 - ..) .., as many as there are of the vectors: 1 - v T v', where
-    1 / T is 1 / t and the upper triangle of v' v."""
+    """Returns the first columns of (1 - t v v') (1 - ..) .., as many as the vectors have. The product is
+    1 - v T v', and 1 / T is 1 / t plus the upper triangle of v' v."""
     (rows, columns), count = vectors.shape[-2:], factors.shape[-1]
     v = vectors[..., :count].tril(-1) + torch.eye(rows, count, dtype=vectors.dtype)
     t = factors.unsqueeze(-1)
@@ -298,7 +298,7 @@ def _singular(build: Builder, out: Any, a: Value, full_matrices: bool = False, c
 @rule("linalg_pinv")
 def _pseudo_inverse(build: Builder, out: Any, a: Value, rcond: Value | Scalar | None = None,
                     hermitian: bool = False, *, atol: Any = None, rtol: Any = None) -> Any:
-    """Inverts with the singular values that are larger than `atol` or `rtol` allow, or than the precision of
+    """Inverts with the singular values above the limits of `atol` and `rtol`, or above the precision of
     numbers."""
     _need_values(a)
     least = rcond if rtol is None else rtol
@@ -321,7 +321,7 @@ def _pseudo_inverse(build: Builder, out: Any, a: Value, rcond: Value | Scalar | 
 
 @rule("linalg_matrix_exp")
 def _exponential(build: Builder, out: Any, a: Value) -> Any:
-    """The series of a part of the matrix that is small enough, squared as often as it was halved."""
+    """Halves the matrix until it is small enough, sums the series, and squares the sum as often."""
     _need_values(a)
     terms, most = (18, 32) if a.dtype == "f64" else (11, 16)
     eye = torch.eye(a.shape[-1], dtype=torch.float64)

@@ -1,5 +1,5 @@
-"""Rules of ATen's random numbers. Their bits are the program's own, Philox of an input that each run draws
-from torch's generator: not those that torch would draw, but the same on any mesh."""
+"""Writes ATen's random numbers. Their bits are Philox of an input that each run draws from torch's generator.
+They are not the bits that torch would draw, but they are equal on any mesh."""
 
 from __future__ import annotations
 
@@ -11,29 +11,30 @@ import torch
 from ...._programs.text import Node, Refused, Shape, Value
 from .rules import Builder, Scalar, Type, rule
 
-KEY = "random_key"  #: name of the input
+KEY = "random_key"  #: the name of the input
 
-_BITS = {"f64": 32, "f32": 24, "f16": 11, "bf16": 8}  #: of a number below 1, which a dtype can hold
+_BITS = {"f64": 32, "f32": 24, "f16": 11, "bf16": 8}  #: random bits of a number below 1, by dtype
 
 
 def draws(operation: Any) -> bool:
-    """True if an operation of ATen draws random numbers; one that only leaves memory uninitialised does
-    not."""
+    """Returns True if an operation of ATen draws random numbers, and does not only leave memory
+    uninitialised."""
     return (isinstance(operation, torch._ops.OpOverload)
             and torch.Tag.nondeterministic_seeded in operation.tags
             and operation._schema.name not in ("aten::empty", "aten::empty_like"))
 
 
 def _words(build: Builder, shape: Shape, generator: Any) -> Node:
-    """Returns words of 32 random bits. Each draw of the step has a key of its own."""
+    """Returns words of 32 random bits. Each draw of the step has its own key."""
     if generator is not None:
-        raise Refused("found a generator of its own, needed torch's default generator")
+        raise Refused("found another generator, needed torch's default generator")
     assert build.random_key is not None
     return build.node("random_bits", [build.binary("add", build.random_key, build.draw)], "u32", shape)
 
 
 def _fraction(build: Builder, out: Type, bits: int, generator: Any, added: float = 0.0) -> Value:
-    """(a random whole number of `bits` bits + added) / 2^bits, in f32, or in f64 if that is wanted."""
+    """Returns (a random whole number of `bits` bits + added) / 2^bits, in f64 for a result in f64, else in
+    f32."""
     if out.dtype not in _BITS:
         raise Refused(f"found {out.dtype}, needed a floating dtype")
     words: Value = _words(build, out.shape, generator)
@@ -48,14 +49,14 @@ def _uniform(build: Builder, out: Type, generator: Any) -> Value:
 
 
 def _inside(build: Builder, out: Type, generator: Any) -> Value:
-    """Above 0 and below 1."""
+    """Draws numbers above 0 and below 1."""
     return _fraction(build, out, 32 if out.dtype == "f64" else 23, generator, 0.5)
 
 
 @rule("bernoulli")
 def _bernoulli(build: Builder, out: Type, x: Value, p: Value | Scalar | None = None, *,
                generator: Any = None) -> Value:
-    """True with the probability p, or with that of each element of x."""
+    """Draws True with the probability p, or with the probability that each element of x gives."""
     chance = x if p is None else p
     if isinstance(chance, Value):
         kept: Value = build.binary("lt", _uniform(build, Type("f32", out.shape), generator),
@@ -79,7 +80,7 @@ def _uniform_between(build: Builder, out: Type, x: Value, low: Scalar = 0, high:
 
 @rule("randn", "randn_like")
 def _randn(build: Builder, out: Type, *_: Any, generator: Any = None, **__: Any) -> Value:
-    """The place below which a normal number is with a uniform probability: as jax.random.normal."""
+    """Draws normal numbers by the inverse of their distribution, as jax.random.normal does."""
     between = build.binary("sub", build.binary("mul", _inside(build, out, generator), 2.0), 1.0)
     return build.convert(build.binary("mul", build.unary("erf_inv", between), math.sqrt(2)), out.dtype)
 
@@ -106,7 +107,7 @@ def _exponential(build: Builder, out: Type, x: Value, rate: Scalar = 1, *, gener
 
 @rule("randint", "randint_like")
 def _randint(build: Builder, out: Type, *arguments: Any, generator: Any = None, **_: Any) -> Value:
-    """From the low end to below the high one: (high, size), (low, high, size), (like, high) or (like, low,
+    """Draws integers from low to below high, for (high, size), (low, high, size), (like, high) or (like, low,
     high)."""
     low, high = [0, *(n for n in arguments if isinstance(n, int))][-2:]
     if high - low > 2**32:

@@ -1,8 +1,8 @@
-"""From ATen operations to those of a program: the arguments of a rule, and the table of rules.
+"""Defines the table of rules, which write ATen operations as operations of programs.
 
-A rule is a function `rule(build, out, *operands)`: `build` appends nodes, `out` is the type that torch found
-for the result (a list of types if there are several), and operands are as in the call: tensors are a `Value`,
-all else is itself.
+A rule is a function `rule(build, out, *operands)`. `build` appends nodes, and `out` is the type of the result
+in torch (a list of types if there are several). The operands are those of the call, with a `Value` for each
+tensor.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from ...._programs.text import FLOATS, Node, Number, ProgramText, Refused, Rules
 
 Scalar = bool | int | float
 
-#: By the name of the ATen operation, whatever its overload.
+#: The rules by the name of the ATen operation, for all its overloads.
 RULES = Rules()
 rule = RULES.rule
 
-#: By functions of Python's, those of numbers that the step takes from tensors, by .item(): they are f64
-#: tensors of no dims.
+#: The rules of Python functions of numbers that the step takes from tensors by .item(). These numbers are f64
+#: tensors without dims.
 NUMBERS: dict[Any, Callable[..., Any]] = {}
 
 
@@ -35,7 +35,7 @@ class Type:
 
     @classmethod
     def of(cls, value: torch.Tensor | torch.SymFloat) -> Type:
-        """Returns the type of a tensor, or of a number that is computed. Raises Refused."""
+        """Returns the type of a tensor or of a computed number. Raises Refused for dtypes without a name."""
         if not isinstance(value, torch.Tensor):
             return cls("f64", ())
         if value.dtype not in OURS:
@@ -48,7 +48,7 @@ def is_float(x: Value) -> bool:
 
 
 def number_of(x: Value) -> Scalar | None:
-    """Returns the number that all elements are; None if that is not known."""
+    """Returns the number that all elements equal; None if there is no such number."""
     return x.value if isinstance(x, Number) else None
 
 
@@ -63,14 +63,14 @@ def dims_of(x: Value, dims: int | Iterable[int] | None) -> list[int]:
 
 
 class Builder(ProgramText):
-    """Nodes as torch wants them: operands of other dtypes and shapes, sums whose dims are kept."""
+    """Appends nodes in torch's forms: with operands of other dtypes and shapes, and sums that keep dims."""
 
     def __init__(self) -> None:
         super().__init__()
-        #: the operands of the operation as torch knows them: tensors without memory, and numbers
+        #: the operands of the operation in torch: tensors without memory, and numbers
         self.examples: list[Any] = []
         self.random_key: Value | None = None  #: an input, if the step draws random numbers
-        self.draw = 0  #: the number of the draw that the operation makes
+        self.draw = 0  #: the number of the operation's draw
         self._indices: set[int] = set()
         self._places: dict[int, tuple[Shape, list[int], int]] = {}
         self._transposed: dict[int, tuple[Value, list[int]]] = {}
@@ -91,20 +91,20 @@ class Builder(ProgramText):
         return super().convert(x, dtype)
 
     def operand(self, x: Value | Scalar, dtype: str, shape: Sequence[int]) -> Value:
-        """A tensor or a number as an operand of an operation on such tensors."""
+        """Returns a tensor or a number as a tensor of this dtype and shape."""
         if isinstance(x, (bool, int, float)):
             number = float(x) if dtype in FLOATS else bool(x) if dtype == "bool" else int(x)
             return Number(number, dtype, tuple(shape))
         return self.broadcast_to(self.convert(x, dtype), tuple(shape))
 
     def wide(self, x: Value) -> Value:
-        """As torch computes with it within an operation."""
+        """Returns x in the dtype that torch computes with inside an operation."""
         return self.convert(x, "f32") if x.dtype in ("f16", "bf16") else x
 
     # Layout.
 
     def cut(self, x: Value, dim: int, begin: int, end: int, stride: int = 1) -> Value:
-        """Along one dim."""
+        """Returns a slice along one dim."""
         begins, ends, strides = [0] * len(x.shape), list(x.shape), [1] * len(x.shape)
         begins[dim], ends[dim], strides[dim] = begin, max(begin, end), stride
         return self.slice(x, begins, ends, strides)
@@ -113,7 +113,7 @@ class Builder(ProgramText):
         return self.pad(x, low, high, [0] * len(x.shape), number)
 
     def transpose(self, x: Value, order: Sequence[int]) -> Value:
-        """One of a transposed tensor is of that tensor: a linear layer transposes its weight, and its
+        """Transposes x. Merges two transpositions into one, as a linear layer transposes its weight, and its
         gradient back."""
         source, before = self._source_of(x)
         order = [before[d] for d in order]
@@ -123,7 +123,7 @@ class Builder(ProgramText):
         return made
 
     def _source_of(self, x: Value) -> tuple[Value, list[int]]:
-        """Returns the value that x is a transposition of, and the order of its dims."""
+        """Returns the value whose transposition x is, and the order of its dims."""
         own = x, list(range(len(x.shape)))
         return own if isinstance(x, Number) else self._transposed.get(x.line, own)
 
@@ -138,8 +138,8 @@ class Builder(ProgramText):
         return self.binary("div", total, float(math.prod(x.shape[d] for d in dims)))
 
     def product(self, equation: str, a: Value, b: Value) -> Value:
-        """Adds a product; for transposed operands, of the values that they are transposed from: of the weight
-        itself."""
+        """Adds a product. Transposed operands are replaced by the values before the transposition, such as a
+        weight."""
         operands, result = equation.split("->")
         of_a, of_b = operands.split(",")
         (a, from_a), (b, from_b) = self._source_of(a), self._source_of(b)
@@ -148,8 +148,8 @@ class Builder(ProgramText):
         return self.einsum(f"{of_a},{of_b}->{result}", a, b, a.dtype)
 
     def batched_product(self, a: Value, b: Value) -> Value:
-        """Adds a product of matrices. torch merges samples and heads into one dim; both are kept, so that
-        each may be cut."""
+        """Adds a product of matrices. torch merges samples and heads into one dim; the product keeps both, so
+        that each may be cut."""
         apart = next((shape for x in (a, b) if (shape := self._merged_from(x)) and len(shape) == 4), None)
         if apart is None or any((shape := self._merged_from(x)) is None or shape[0] != apart[0]
                                 for x in (a, b)):
@@ -164,7 +164,7 @@ class Builder(ProgramText):
                             (a.shape[0], a.shape[1], b.shape[2]))
 
     def _merged_from(self, x: Value) -> Shape | None:
-        """Returns the shape before x's leading dims were merged: [16, 4, 128, 32] for [64, 128, 32]."""
+        """Returns the shape of x before its leading dims were merged: [16, 4, 128, 32] for [64, 128, 32]."""
         source, order = self._source_of(x)
         if isinstance(source, Number) or self._lines[source.line].op != "reshape" or order[0] != 0:
             return None
@@ -177,21 +177,21 @@ class Builder(ProgramText):
         return self.along("argsort", x, dim, " descending" if descending else "")
 
     def as_index(self, ids: Value) -> Value:
-        """Returns an i64 index that is known to count from the front."""
+        """Returns indices as i64, and notes that they count from the front."""
         made = self.convert(ids, "i64")
         if not isinstance(made, Number):
             self._indices.add(made.line)
         return made
 
     def from_front(self, ids: Value, extent: int) -> Value:
-        """Returns indices from the front; negative ones count from the end."""
+        """Returns indices that all count from the front, where negative ones counted from the end."""
         if (not isinstance(ids, Number) and ids.line in self._indices) or (isinstance(ids, Number)
                                                                            and ids.value >= 0):
             return ids
         return self.select(self.binary("lt", ids, 0), self.binary("add", ids, extent), ids)
 
     def counted(self, dtype: str, shape: Sequence[int], steps: Sequence[int], begin: int) -> Value:
-        """The sum of begin and of the place along each dim times its step."""
+        """Returns the sum of `begin` and of the place along each dim times its step."""
         made: Value = Number(begin, dtype, tuple(shape))
         for dim, step in enumerate(steps):
             if shape[dim] > 1 and step:
@@ -207,8 +207,7 @@ class Builder(ProgramText):
         return made
 
     def places_of(self, ids: Value) -> tuple[Shape, list[int], int] | None:
-        """Returns shape, steps and begin of places that were noted, also if they are reshaped; None for
-        others."""
+        """Returns shape, steps and begin of noted places, also after a reshape; None for other values."""
         if not isinstance(ids, Node):
             return None
         line = self._lines[ids.line]
@@ -216,6 +215,6 @@ class Builder(ProgramText):
 
 
 def literal(build: Builder, tensor: torch.Tensor) -> Value:
-    """A tensor that the step holds, and no module or optimizer. Raises Refused."""
+    """Returns a constant for a tensor that the step holds, and no module or optimizer. Raises Refused."""
     Type.of(tensor)
     return build.array(array_of(tensor))

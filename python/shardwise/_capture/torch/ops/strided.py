@@ -1,5 +1,5 @@
-"""as_strided: elements by their places in memory. Where those are places in a grid, dims that are not cut in
-windows stay as they are."""
+"""Writes as_strided, which takes elements by their places in memory. If these are places in a grid, dims that
+are not cut into windows stay as they are."""
 
 from __future__ import annotations
 
@@ -15,24 +15,24 @@ from .rules import Builder, Type, number_of, rule
 
 @dataclass(frozen=True, slots=True)
 class _Line:
-    """Dims of the grid, major first; along each of them the first place and the dims of the result, with
-    their steps, that count there."""
+    """The dims of the grid, major first, each with its first place, and with the dims of the result along it
+    and their steps."""
 
     extents: list[int]
     begins: list[int]
     along: list[list[tuple[int, int]]]
-    size: list[int]  #: of the result
+    size: list[int]  #: the size of the result
 
     @property
     def order(self) -> list[int]:
-        """Dims of the result, as the grid has them."""
+        """Returns the dims of the result in the order of the grid."""
         return [dim for dims in self.along for dim, _ in dims]
 
 
 def _grid(count: int, own: Sequence[int], size: Sequence[int], stride: Sequence[int], begin: int) -> _Line:
-    """Cuts `count` elements in a row into a grid; own: strides that they have already. A dim of the result
-    goes along one dim of the grid, which is made larger until it holds the dim. The last place must be one of
-    the elements'."""
+    """Cuts `count` elements in a row into a grid. own: the strides that they have already. Each dim of the
+    result runs along one dim of the grid, which grows until it holds the dim. The last place must be that of
+    an element."""
     wanted = [(dim, step) for dim, (n, step) in enumerate(zip(size, stride, strict=True)) if n > 1 and step]
     cuts = [1]
     for step in sorted({*own, *(step for _, step in wanted)}):
@@ -53,7 +53,7 @@ def _grid(count: int, own: Sequence[int], size: Sequence[int], stride: Sequence[
 
 
 def _places(build: Builder, line: _Line, k: int) -> Value:
-    """Along a dim of the grid, of the dims that count there."""
+    """Returns the places along a dim of the grid, for the dims of the result along it."""
     shape = tuple(line.size[dim] for dim, _ in line.along[k])
     return build.counted("i64", shape, [step for _, step in line.along[k]], line.begins[k])
 
@@ -69,7 +69,7 @@ def _as_strided(build: Builder, out: Type, x: Value, size: Sequence[int], stride
         return build.operand(0, x.dtype, out.shape)
     if order is None or begin < 0 or last >= own.numel():
         raise Refused(f"as_strided of size {list(size)} and stride {list(stride)}")
-    # torch asks a line of places, so that it can put a gradient there
+    # torch asks for the places themselves, to put a gradient there.
     if len(x.shape) == 1 and build.counts_along(x, 0):
         return build.noted_places(build.counted(x.dtype, out.shape, stride, begin), stride, begin)
     line = _grid(own.numel(), [own.stride(d) for d in order if own.shape[d] > 1], size, stride, begin)
@@ -90,9 +90,9 @@ def _as_strided(build: Builder, out: Type, x: Value, size: Sequence[int], stride
 
 def added_in_windows(build: Builder, count: int, ids: Value, values: Value) -> Value | None:
     """Adds each value to zeros at its place, as a gradient of as_strided does, if `ids` are noted places;
-    None for other ids."""
-    told = build.places_of(ids)
-    return None if told is None else _in_windows(build, count, *told, values)
+    returns None for other ids."""
+    places = build.places_of(ids)
+    return None if places is None else _in_windows(build, count, *places, values)
 
 
 def _in_windows(build: Builder, count: int, size: Sequence[int], stride: Sequence[int], begin: int,
@@ -123,7 +123,7 @@ def _in_windows(build: Builder, count: int, size: Sequence[int], stride: Sequenc
 @rule("as_strided_scatter")
 def _as_strided_scatter(build: Builder, out: Type, x: Value, source: Value, size: Sequence[int],
                         stride: Sequence[int], offset: int | None = None) -> Value:
-    """Returns x with source at the places, which must be distinct and within x."""
+    """Returns x with `source` at the places, which must be distinct and inside x."""
     own: torch.Tensor = build.examples[0]
     begin = 0 if offset is None else int(offset - own.storage_offset())
     last = begin + sum((n - 1) * step for n, step in zip(size, stride, strict=True))
@@ -145,7 +145,7 @@ def _as_strided_scatter(build: Builder, out: Type, x: Value, source: Value, size
 
 
 def _order_in_memory(own: torch.Tensor) -> list[int] | None:
-    """Dims, major first, if its elements are one after the other in some order of them."""
+    """Returns the dims, major first, if the elements are in a row in some order of dims; else None."""
     order = sorted(range(own.dim()), key=lambda d: (own.shape[d] > 1, -own.stride()[d]))
     step = 1
     for d in reversed(order):

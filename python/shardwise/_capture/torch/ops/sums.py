@@ -1,4 +1,4 @@
-"""Rules of ATen's reductions and products, and of normalisations."""
+"""Writes ATen's reductions, products and normalisations."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ RULES["logcumsumexp"] = _cumulative("cumlogsumexp")
 
 def _variance(build: Builder, x: Value, dims: Sequence[int], keep: bool,
               correction: Scalar) -> tuple[Value, Value]:
-    """Returns the variance, and the mean with its dims kept."""
+    """Returns the variance, and the mean with kept dims."""
     mean = build.mean(x, dims, keep=True)
     centred = build.binary("sub", x, build.broadcast_to(mean, x.shape))
     total = build.reduced("reduce_sum", build.binary("mul", centred, centred), dims, keep)
@@ -120,7 +120,7 @@ def _logsumexp(build: Builder, out: Type, x: Value, dims: Any, keep: bool = Fals
 
 
 def _centred(build: Builder, x: Value, dim: int) -> tuple[Value, list[int]]:
-    """Less its maximum, in the dtype that is computed in."""
+    """Returns x minus its maximum, in the dtype of the computation, and the dims."""
     dims = dims_of(x, dim)
     wide = build.wide(x)
     return build.binary("sub", wide, build.broadcast_to(build.reduced("reduce_max", wide, dims, keep=True),
@@ -137,7 +137,7 @@ def _softmax(build: Builder, out: Type, x: Value, dim: int, half_to_float: bool)
 
 @rule("_safe_softmax")
 def _safe_softmax(build: Builder, out: Type, x: Value, dim: int, dtype: Any = None) -> Value:
-    """Zero in a row of -inf alone."""
+    """Returns the softmax, with zeros in a row that is all -inf."""
     x = build.convert(x, out.dtype)
     made = _softmax(build, out, x, dim, False)
     nothing = build.reduced("reduce_min", build.binary("eq", x, -math.inf), dims_of(x, dim), keep=True)
@@ -171,7 +171,7 @@ def _layer_norm(build: Builder, out: Sequence[Type], x: Value, shape: Sequence[i
 
 @rule("_weight_norm_interface")
 def _weight_norm(build: Builder, out: Sequence[Type], v: Value, g: Value, dim: int = 0) -> list[Value]:
-    """g v / |v|, of each element along the dim; and |v|."""
+    """Returns g v / |v| for each element along the dim, and |v|."""
     norm = build.unary("sqrt",
                        build.reduced("reduce_sum", build.binary("mul", v, v), _all_but(v, dim), keep=True))
     scale = build.binary("div", build.reshape(g, norm.shape), norm)
@@ -222,13 +222,12 @@ def _addmm(build: Builder, out: Type, c: Value, a: Value, b: Value, *, beta: Sca
     return build.binary("add", c if beta == 1 else build.binary("mul", c, beta), product)
 
 
-# Products of groups: of rows x, the first group up to ends[0], the next up to ends[1] and so on, each with a
-# matrix of its own. They are a product of all rows for each group, with the rows of other groups 0, so that
-# groups may be cut.
+# Products of groups of rows, each with its own matrix. ends[i] is the end of group i. Each group has a
+# product of all rows, with zeros for the rows of other groups, so that groups may be cut.
 
 
 def _in_groups(build: Builder, x: Value, ends: Value, dim: int) -> Value:
-    """[groups, *x]: for each group x, with zeros where along the dim it has none."""
+    """Returns [groups, *x], which has for each group x with zeros outside the group along the dim."""
     groups, extent = ends.shape[0], x.shape[dim]
     ends = build.convert(ends, "i64")
     begins = build.padded(build.cut(ends, 0, 0, groups - 1), [1], [0])
@@ -259,7 +258,7 @@ def _grouped_mm(build: Builder, out: Type, a: Value, b: Value, ends: Value | Non
 
 @rule("grouped_mm_fallback")
 def _grouped_mm_of_transformers(build: Builder, out: Type, x: Value, weight: Value, offs: Value) -> Value:
-    """The product that transformers uses for experts when a step is traced."""
+    """Writes the product that transformers uses for experts during a trace."""
     return build.product("gsi,gio->so", _in_groups(build, x, offs, 0), weight)
 
 
@@ -273,7 +272,7 @@ def _of_grouped_mm(build: Builder, out: Sequence[Type], x: Value, weight: Value,
 @rule("histc")
 def _histc(build: Builder, out: Type, x: Value, bins: int = 100, least: Scalar = 0,
            most: Scalar = 0) -> Value:
-    """As counts of experts are taken. What equals `most` is in the last bin."""
+    """Counts elements by bins, as for experts. The last bin includes `most`."""
     if least >= most:
         raise Refused("histc of bins that the values say, needed min and max")
     size = math.prod(x.shape)

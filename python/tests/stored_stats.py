@@ -1,4 +1,4 @@
-"""What a manager keeps of a save, beside its step."""
+"""Reads and checks the statistics that a manager stores with a step."""
 
 import json
 import math
@@ -8,14 +8,14 @@ from typing import Any
 import shardwise as sw
 
 
-def told(root: pathlib.Path, step: int) -> dict[str, Any]:
+def stats_of_step(root: pathlib.Path, step: int) -> dict[str, Any]:
     found: dict[str, Any] = json.loads((root / f"stats-step-{step:08d}.json").read_text())
     return found
 
 
-def check_told(root: pathlib.Path, step: int, stats: sw.SaveStats) -> None:
-    """That it is all that the save has given back, on the process that writes it."""
-    found = told(root, step)
+def check_stats(root: pathlib.Path, step: int, stats: sw.SaveStats) -> None:
+    """Checks that they are all that the save returned, in the process that writes them."""
+    found = stats_of_step(root, step)
     assert found.pop("directory") == pathlib.Path(stats.path).name
     assert found.pop("total_seconds") == stats.seconds
     speeds = found.pop("write_gb_per_second"), found.pop("total_gb_per_second")
