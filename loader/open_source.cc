@@ -11,6 +11,7 @@
 #include "shardwise/loader/detail/files/input_file.h"
 #include "shardwise/loader/detail/files/source_format.h"
 #include "shardwise/loader/detail/files/source_text.h"
+#include "shardwise/loader/detail/remote/remote_file.h"
 #include "shardwise/loader/source.h"
 #include "shardwise/loader/sources/arrays.h"
 #include "shardwise/loader/sources/detail/open_files.h"
@@ -18,6 +19,7 @@
 #include "shardwise/loader/sources/text.h"
 #include "shardwise/loader/sources/tfrecord.h"
 #include "shardwise/shard/error.h"
+#include "shardwise/storage/object/detail/parallel_requests.h"
 
 namespace shardwise {
 namespace {
@@ -27,6 +29,22 @@ using detail::parse_field_type;
 using detail::SourceText;
 using SourcePtr = std::shared_ptr<const Source>;
 
+constexpr int kUrlsAtOnce = 16;  // a HEAD each, which waits for its answer
+
+std::vector<std::shared_ptr<const detail::InputFile>> open_files(
+    const std::vector<std::filesystem::path>& paths) {
+  std::vector<std::shared_ptr<const detail::InputFile>> files(paths.size());
+  const auto open_file = [&](std::size_t i) {
+    files[i] = std::make_shared<const detail::InputFile>(paths[i]);
+  };
+  if (std::ranges::any_of(paths, detail::is_remote)) {
+    detail::request_all(files.size(), kUrlsAtOnce, open_file);
+  } else {
+    for (std::size_t i = 0; i < files.size(); ++i) open_file(i);
+  }
+  return files;
+}
+
 /// Opens one source for each file by open(file, hold_bytes), and joins them one after the other.
 /// Together they keep no more bytes than one would.
 template <class Open>
@@ -34,8 +52,7 @@ SourcePtr open_each(const SourceText& text, Open&& open) {
   std::size_t hold_bytes = kDefaultHoldBytes;
   std::vector<SourcePtr> sources;
   sources.reserve(text.paths.size());
-  for (const std::filesystem::path& path : text.paths) {
-    auto file = std::make_shared<const detail::InputFile>(path);
+  for (std::shared_ptr<const detail::InputFile>& file : open_files(text.paths)) {
     const std::size_t bytes = file->size_bytes();
     sources.push_back(open(std::move(file), hold_bytes));
     if (bytes <= hold_bytes) hold_bytes -= bytes;

@@ -23,7 +23,13 @@ void MemoryBucket::pass_time() {
   }
 }
 
-RequestResult MemoryBucket::apply(const Change& change) {
+void MemoryBucket::observe(std::string_view verb, const std::string& key) {
+  if (observed) observed(verb, key);
+}
+
+RequestResult MemoryBucket::apply(std::string_view verb, const std::string& key,
+                                  const Change& change) {
+  observe(verb, key);
   const std::lock_guard lock(mutex_);
   const Fault fault_now = fault ? fault(requests_) : Fault{};
   ++requests_;
@@ -88,7 +94,7 @@ RequestResult MemoryBucket::put(const std::string& key, std::span<const std::byt
     objects_[key] = {bytes, tag, now};
     return done();
   };
-  RequestResult result = apply(put_it);
+  RequestResult result = apply("put", key, put_it);
   const std::lock_guard lock(mutex_);
   if (result.ok()) etag = objects_[key].etag;
   return result;
@@ -96,6 +102,7 @@ RequestResult MemoryBucket::put(const std::string& key, std::span<const std::byt
 
 RequestResult MemoryBucket::get(const std::string& key, std::uint64_t offset,
                                 std::span<std::byte> into, const std::string& if_match) {
+  observe("get", key);
   const std::lock_guard lock(mutex_);
   pass_time();
   const auto at = objects_.find(key);
@@ -113,6 +120,7 @@ RequestResult MemoryBucket::get(const std::string& key, std::uint64_t offset,
 }
 
 RequestResult MemoryBucket::head(const std::string& key, ObjectInfo& info) {
+  observe("head", key);
   const std::lock_guard lock(mutex_);
   pass_time();
   const auto at = objects_.find(key);
@@ -123,6 +131,7 @@ RequestResult MemoryBucket::head(const std::string& key, ObjectInfo& info) {
 
 RequestResult MemoryBucket::list(const std::string& prefix, const std::string& delimiter,
                                  const std::string& from, ObjectPage& page) {
+  observe("list", prefix);
   const std::lock_guard lock(mutex_);
   pass_time();
   std::string last;
@@ -146,14 +155,14 @@ RequestResult MemoryBucket::list(const std::string& prefix, const std::string& d
 }
 
 RequestResult MemoryBucket::remove(const std::string& key) {
-  return apply([this, key] {
+  return apply("remove", key, [this, key] {
     objects_.erase(key);
     return done();
   });
 }
 
 RequestResult MemoryBucket::begin_upload(const std::string& key, std::string& id) {
-  RequestResult result = apply([this, key] {
+  RequestResult result = apply("begin", key, [this, key] {
     const std::string made = "upload-" + std::to_string(++etags_);
     uploads_[made] = {key, {}};
     return done(made);
@@ -165,22 +174,25 @@ RequestResult MemoryBucket::begin_upload(const std::string& key, std::string& id
 RequestResult MemoryBucket::put_part(const OpenUpload& upload, int number,
                                      std::span<const std::byte> body, std::string& etag) {
   RequestResult result =
-      apply([this, upload, number, tag = next_etag(),
+      apply("part", upload.key,
+            [this, upload, number, tag = next_etag(),
              bytes = std::vector<std::byte>(body.begin(), body.end())]() -> RequestResult {
-        const auto at = uploads_.find(upload.id);
-        if (at == uploads_.end()) return {RequestStatus::not_found, "there is no such upload", now};
-        at->second.second[number] = {bytes, tag, now};
-        return done(tag);
-      });
+              const auto at = uploads_.find(upload.id);
+              if (at == uploads_.end())
+                return {RequestStatus::not_found, "there is no such upload", now};
+              at->second.second[number] = {bytes, tag, now};
+              return done(tag);
+            });
   if (result.ok()) etag = result.message;
   return result;
 }
 
 RequestResult MemoryBucket::complete_upload(const OpenUpload& upload,
                                             std::span<const std::string> etags, std::string& etag) {
-  RequestResult result =
-      apply([this, upload, tag = next_etag(),
-             wanted = std::vector<std::string>(etags.begin(), etags.end())]() -> RequestResult {
+  RequestResult result = apply(
+      "complete", upload.key,
+      [this, upload, tag = next_etag(),
+       wanted = std::vector<std::string>(etags.begin(), etags.end())]() -> RequestResult {
         const auto at = uploads_.find(upload.id);
         if (at == uploads_.end()) {
           return {RequestStatus::not_found, "there is no such upload", now};
@@ -202,7 +214,7 @@ RequestResult MemoryBucket::complete_upload(const OpenUpload& upload,
 }
 
 RequestResult MemoryBucket::abort_upload(const OpenUpload& upload) {
-  return apply([this, upload] {
+  return apply("abort", upload.key, [this, upload] {
     uploads_.erase(upload.id);
     return done();
   });
@@ -210,6 +222,7 @@ RequestResult MemoryBucket::abort_upload(const OpenUpload& upload) {
 
 RequestResult MemoryBucket::list_uploads(const std::string& prefix,
                                          std::vector<OpenUpload>& uploads) {
+  observe("uploads", prefix);
   const std::lock_guard lock(mutex_);
   pass_time();
   uploads.clear();

@@ -7,6 +7,7 @@
 #include <mutex>
 #include <span>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -30,6 +31,8 @@ class MemoryBucket final : public ObjectClient {
     int delay = 1;
   };
   std::function<Fault(int number)> fault = nullptr;
+  /// Called before each request, of whatever kind, by the thread that makes it.
+  std::function<void(std::string_view verb, const std::string& key)> observed = nullptr;
   /// Called whenever something has changed.
   std::function<void()> changed = nullptr;
   std::int64_t now = 1'000'000;  ///< the store's clock
@@ -67,7 +70,8 @@ class MemoryBucket final : public ObjectClient {
   };
   using Change = std::function<RequestResult()>;
 
-  RequestResult apply(const Change& change);
+  void observe(std::string_view verb, const std::string& key);
+  RequestResult apply(std::string_view verb, const std::string& key, const Change& change);
   RequestResult done(std::string message = {}) const;
   std::string next_etag() { return "\"" + std::to_string(++etags_) + "\""; }
   void pass_time();

@@ -331,6 +331,50 @@ TEST(BucketFaults, AStepIsWholeOrNotThereWithAnyOneFault) {
   EXPECT_GT(runs, 10'000);
 }
 
+/// Plays each state with two faults for which is_played(number of the state).
+void play_two_faults(const std::function<bool(int)>& is_played) {
+  const auto [writer, all] = sizes();
+  const std::vector<MemoryBucket::Fault> faults = all_faults();
+  int states = 0, runs = 0;
+  const auto play_each_end = [&](Plan plan) {
+    const auto one = [&] {
+      if (!is_played(states++)) return;
+      play(plan);
+      ++runs;
+    };
+    one();
+    for (int number = 0; number < writer + 2; ++number) {
+      plan.killed = number;
+      one();
+      plan.killed = -1;
+      plan.paused = number;
+      one();
+      plan.paused = -1;
+    }
+  };
+  for (int first = 0; first < all; ++first) {
+    for (int second = first + 1; second < all + 10; ++second) {
+      for (const MemoryBucket::Fault& fault : faults) {
+        for (const MemoryBucket::Fault& other : faults) {
+          if (::testing::Test::HasFailure()) return;
+          play_each_end({.faults = {{first, fault}, {second, other}}});
+        }
+      }
+    }
+  }
+  std::printf("%d of %d states of a bucket with two faults\n", runs, states);
+  EXPECT_GT(states, 1'000'000);
+  EXPECT_GT(runs, 1'000);
+}
+
+TEST(BucketFaults, AStepIsWholeOrNotThereWithSomeTwoFaults) {
+  play_two_faults([](int state) { return state % 499 == 0; });
+}
+
+TEST(BucketFaultsNightly, AStepIsWholeOrNotThereWithAnyTwoFaults) {
+  play_two_faults([](int) { return true; });
+}
+
 TEST(BucketFaults, AManagersStepIsWholeOrNotThereWithAnyOneFault) {
   const auto run = [](const Plan& plan) {
     SCOPED_TRACE(to_string(plan));

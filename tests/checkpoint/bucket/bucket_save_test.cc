@@ -31,6 +31,8 @@ using ::testing::AllOf;
 using ::testing::Each;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
+using ::testing::Le;
+using ::testing::SizeIs;
 
 class BucketSave : public ::testing::Test {
  protected:
@@ -172,6 +174,44 @@ TEST_F(BucketSave, AGroupSavesOneStep) {
   }
   EXPECT_TRUE(bucket_->objects().contains("runs/step-00000002/shards-00002-of-00003.h5"));
   EXPECT_THAT(strange_keys(), ElementsAre());
+}
+
+TEST_F(BucketSave, TenThousandSmallTensorsTakeFewRequests) {
+  bucket_->page_size = 1'000;
+  std::vector<float> all(10'000);
+  std::iota(all.begin(), all.end(), 0.0F);
+  std::vector<TensorSource> sources;
+  for (std::size_t i = 0; i < all.size(); ++i) {
+    sources.push_back(host_source("t" + std::to_string(i), std::span<const float>(&all[i], 1)));
+  }
+  std::vector<std::string> requests;
+  bucket_->observed = [&](std::string_view verb, const std::string& key) {
+    requests.push_back(std::string(verb) + " " + key);
+  };
+  const fs::path step = root_ / "step-00000001";
+  save_together(GroupRendezvous({}, "save"), step, sources, {}, {});
+  EXPECT_THAT(std::exchange(requests, {}), SizeIs(Le(20)));
+  std::vector<float> back(all.size());
+  const CheckpointReader reader(step);
+  std::vector<BoxTarget> targets;
+  for (std::size_t i = 0; i < all.size(); ++i) {
+    const std::size_t of = std::stoul(reader.tensors()[i].name.substr(1));
+    targets.push_back({i, Box::whole({1}), std::as_writable_bytes(std::span(&back[of], 1))});
+  }
+  reader.read(targets);
+  EXPECT_THAT(requests, SizeIs(Le(10)));
+  EXPECT_EQ(back, all);
+}
+
+TEST_F(BucketSave, ThreeHundredSavesLeaveStepsAndTombstonesAlone) {
+  CheckpointManager manager(root_, {.keep = {.last = 3, .every = 50}});
+  for (int step = 1; step <= 300; ++step) {
+    save(manager, step, static_cast<float>(step));
+    if (step % 30 != 0) continue;
+    EXPECT_THAT(strange_keys(), ElementsAre()) << "after step " << step;
+  }
+  EXPECT_EQ(bucket_->open_uploads(), 0u);
+  EXPECT_EQ(restored(manager), values(300));
 }
 
 /// The bytes of a file that is written in pieces, in some order.

@@ -3,7 +3,9 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <atomic>
 #include <filesystem>
+#include <latch>
 #include <memory>
 #include <numeric>
 #include <random>
@@ -156,6 +158,29 @@ TEST_F(RemoteFileTest, ASourceIsTheLocalOne) {
   for (std::int64_t record = 0; record < 200; ++record) {
     ASSERT_EQ(read_field(*remote, "a", record), read_field(*local, "a", record));
   }
+}
+
+TEST_F(RemoteFileTest, ManyFilesAreOneSourceInTheirOrder) {
+  const auto bucket = std::make_shared<MemoryBucket>();
+  use_object_client("memory", bucket, {.tries = 3, .wait = [](auto) {}});
+  constexpr std::int64_t kFiles = 50;
+  for (std::int64_t i = 0; i < kFiles; ++i) {
+    std::string etag;
+    const std::string csv = "a\n" + std::to_string(i) + "\n";
+    bucket->put("t-" + std::to_string(100 + i) + ".csv", std::as_bytes(std::span(csv)), {}, etag);
+  }
+  std::atomic<int> heads = 0;
+  std::latch sixteen(16);  // the first sixteen wait for each other
+  bucket->observed = [&](std::string_view verb, const std::string&) {
+    if (verb == "head" && heads++ < 16) sixteen.arrive_and_wait();
+  };
+  const auto source = open_source("csv:s3://memory/t-{100..149}.csv");
+  ASSERT_EQ(source->size(), kFiles);
+  for (std::int64_t i = 0; i < kFiles; ++i) {
+    const auto bytes = std::as_bytes(std::span(&i, 1));  // the column is of i64
+    ASSERT_EQ(read_field(*source, "a", i), Bytes(bytes.begin(), bytes.end()));
+  }
+  use_object_client("memory", nullptr);
 }
 
 TEST_F(RemoteFileTest, AStoreThatFailsIsNoBadRecord) {
