@@ -78,7 +78,7 @@ class Curl:
             array.tofile(self.folder / name)
 
     def save(self, arrays):
-        # The server wants a hash of what is sent, or the word that there is none.
+        # The server wants a hash of the bytes sent, or this word in its place.
         header = 'header = "x-amz-content-sha256: UNSIGNED-PAYLOAD"\n'
         self.run([f'{header}upload-file = "{self.folder / name}"\nurl = "{self.base}/{name}"\n' for name in arrays])
 
