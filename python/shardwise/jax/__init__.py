@@ -27,6 +27,7 @@ from ._load import load as load
 from ._loader import Batch as Batch
 from ._loader import Loader as Loader
 from ._manager import CheckpointManager as CheckpointManager
+from ._pipeline import pipeline as pipeline
 from ._save import save as save
 from ._save import save_async as save_async
 from ._tiers import TieredManager as TieredManager

@@ -35,6 +35,7 @@ from ._manager import rng as rng
 from ._open import Checkpoint as Checkpoint
 from ._open import Tensor as Tensor
 from ._open import open as open
+from ._pipeline import pipeline as pipeline
 from ._save import prepare_async as prepare_async
 from ._save import save as save
 from ._save import save_async as save_async
