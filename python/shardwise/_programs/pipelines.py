@@ -45,6 +45,9 @@ def _common_extent(what: str, leaves: Mapping[str, Any]) -> int:
     """Returns the extent of dim 0 of all leaves."""
     if not leaves:
         raise fail(f"found no tensor in {what}, needed one or more")
+    for name, leaf in leaves.items():
+        if not hasattr(leaf, "shape"):
+            raise fail(f"found {name} of {type(leaf).__name__}, needed a tensor")
     extents = {name: int(leaf.shape[0]) if len(leaf.shape) else None for name, leaf in leaves.items()}
     first, extent = next(iter(extents.items()))
     for name, own in extents.items():
