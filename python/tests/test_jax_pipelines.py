@@ -100,8 +100,8 @@ def test_bubbles_add_nothing_to_the_gradients_of_a_block_that_divides():
 
     args = {"w": RNG.normal(size=(4, 4, 4)).astype("f4"), "b": RNG.normal(size=(4, 4)).astype("f4")}, whole(ROWS, WIDTH) + 0.5, whole(ROWS, WIDTH)
     expected, step = on_host(jax.jit(with_gradients(by_layer(block)))(*args)), with_gradients(piped(block, 4, 6))
-    assert worst(on_host(jax.jit(step)(*args)), expected) < 1e-5
-    assert worst(swj.capture(step, *args).mark(marks("stage")).run(*args, mesh="stage=4"), expected) < 1e-5
+    for found in (jax.jit(step)(*args), swj.capture(step, *args).mark(marks("stage")).run(*args, mesh="stage=4")):
+        jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-4), found, expected)
 
 
 # ---- Plans.

@@ -85,8 +85,9 @@ def _named(tree: Any, name: str) -> dict[str, Any]:
 
 def _need_same_types(block: Callable[[Any, Any], Any], params: Any, x: Any, rows: int) -> None:
     """Calls the block without computing."""
-    given = jax.tree.map(lambda v: jax.ShapeDtypeStruct((rows, *v.shape[1:]), v.dtype), x)
-    layer = jax.tree.map(lambda w: jax.ShapeDtypeStruct(w.shape[1:], w.dtype), params)
-    made = jax.eval_shape(block, given, layer)
-    _pipelines.need_same(*({name: f"{leaf.dtype}{list(leaf.shape)}" for name, leaf in _named(one, "x").items()}
-                           for one in (given, made)))
+    def once(params: Any, x: Any) -> Any:
+        return block(jax.tree.map(lambda v: v[:rows], x), jax.tree.map(lambda w: w[0], params))
+
+    made = _named(jax.eval_shape(once, params, x), "x")
+    _pipelines.need_same({name: f"{v.dtype}{[rows, *v.shape[1:]]}" for name, v in _named(x, "x").items()},
+                         {name: f"{v.dtype}{list(v.shape)}" for name, v in made.items()})

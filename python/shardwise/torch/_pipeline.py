@@ -63,8 +63,9 @@ def pipeline(block: Callable[[Any, Any], Any], params: Any, x: Any, *, stages: i
 
 def _of_all_stages(block: Callable[[Any, Any], Any], buffer: Any, layer: Any) -> Any:
     made = torch.func.vmap(block)(buffer, layer)
-    _pipelines.need_same(*({name: f"{str(leaf.dtype).removeprefix('torch.')}{list(leaf.shape[1:])}"
-                            for name, leaf in _named(one, "x").items()} for one in (buffer, made)))
+    needed, found = ({name: f"{str(leaf.dtype).removeprefix('torch.')}{list(leaf.shape[1:])}"
+                      for name, leaf in _named(one, "x").items()} for one in (buffer, made))
+    _pipelines.need_same(needed, found)
     return made
 
 
