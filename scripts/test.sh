@@ -37,6 +37,7 @@ case "$preset" in
     tests=(-R '^storage_object/[A-Z]|^(runtime|loader|programs|checkpoint_group)/|^checkpoint/(Lanes|Pipeline|ScratchPool|ChunkReader)') ;;
 esac
 [ "$preset" = release ] || [ "${label[0]}" = -L ] || tests+=(-E "$too_long")
+[ "$preset" = release ] || tests+=(--stop-on-failure)  # .ci/run may stop it before all have run
 
 echo "== $preset: configure and build"
 cmake --preset "$preset" "${configure[@]}" >/dev/null

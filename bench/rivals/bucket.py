@@ -52,7 +52,7 @@ class Shardwise:
         self.url = f"{bucket}/{name}/step-00000001?{options}"
 
     def save(self, arrays):
-        self.sw.save(self.url, arrays, compression="none")
+        self.sw.save(self.url, arrays, codec="none")
 
     def restore(self, names):
         return self.sw.load(self.url)

@@ -5,6 +5,8 @@
 #include <algorithm>
 #include <cstdint>
 #include <cstring>
+#include <deque>
+#include <future>
 #include <map>
 #include <mutex>
 #include <set>
@@ -26,6 +28,7 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr std::uint64_t kMostParts = 9'000;  // S3 takes 10,000
+constexpr std::size_t kPartsAtOnce = 4;      // that are being uploaded
 
 /// An object that is uploaded while it is written.
 class UploadFile final : public File {
@@ -71,9 +74,10 @@ class UploadFile final : public File {
         std::vector<std::byte> bytes = std::move(parts_[number].bytes);
         bytes.resize(
             static_cast<std::size_t>(std::min<std::uint64_t>(part_, size_ - number * part_)));
-        upload().put(number, bytes);
+        begin_put(number, std::move(bytes));
       }
-      upload().complete(size_);
+      for (std::future<void>& put : puts_) put.get();
+      upload_->complete(size_);
     }
     parts_.clear();
   }
@@ -112,9 +116,28 @@ class UploadFile final : public File {
       if ((parts_[number].written += from.size()) < part_ || number == 0) return;
       full = parts_.extract(number);
       uploaded_.insert(number);
-      upload();
     }
-    upload_->put(number, full.mapped().bytes);
+    begin_put(number, std::move(full.mapped().bytes));
+  }
+
+  // Waits while as many as may be are under way. Throws the error of one that has failed.
+  void begin_put(std::size_t number, std::vector<std::byte> bytes) {
+    for (;;) {
+      std::future<void> oldest;
+      {
+        const std::lock_guard lock(mutex_);
+        if (puts_.size() < kPartsAtOnce) {
+          if (!upload_) upload_ = std::make_unique<ObjectUpload>(*store_, key_);
+          puts_.push_back(std::async(std::launch::async, [this, number, bytes = std::move(bytes)] {
+            upload_->put(number, bytes);
+          }));
+          return;
+        }
+        oldest = std::move(puts_.front());
+        puts_.pop_front();
+      }
+      oldest.get();
+    }
   }
 
   void refuse_if_needed(std::size_t number) const {
@@ -132,11 +155,6 @@ class UploadFile final : public File {
     }
   }
 
-  ObjectUpload& upload() {
-    if (!upload_) upload_ = std::make_unique<ObjectUpload>(*store_, key_);
-    return *upload_;
-  }
-
   const std::shared_ptr<ObjectStore> store_;
   const std::string key_;
   std::mutex mutex_;  // guards the rest, while it is written
@@ -146,6 +164,7 @@ class UploadFile final : public File {
   std::map<std::size_t, Part> parts_;
   std::set<std::size_t> uploaded_;
   std::unique_ptr<ObjectUpload> upload_;
+  std::deque<std::future<void>> puts_;  // their destructors wait, so the upload is there till then
 };
 
 class BucketFiles final : public ForwardingFileSystem {

@@ -14,8 +14,11 @@ namespace {
 
 // One read fetches up to this much, the bytes between two ranges among them if they are few. A
 // larger read leaves the processor's second-level cache before it is used; a hole of 64 KiB takes
-// less time than another read.
+// less time than another read. Another machine takes its time for each request, and gives a
+// connection a part of its rate (docs/object_stores.md).
 constexpr std::size_t kExtentBytes = std::size_t{1} << 20;
+constexpr std::size_t kRemoteExtentBytes = std::size_t{8} << 20;
+constexpr std::size_t kRemoteLanes = 16;
 constexpr std::uint64_t kHoleBytes = std::uint64_t{64} << 10;
 
 // A part from memory is so small that it stays in a core's second-level cache until it is used.
@@ -40,12 +43,14 @@ struct Extent {
   }
 };
 
-std::vector<Extent> make_extents(const ReadJob& job, std::size_t extent_bytes) {
+// Reads of whole pages, and those from another machine, are to be as large as can be, over several
+// ranges.
+std::vector<Extent> make_extents(const ReadJob& job, std::size_t extent_bytes, bool is_remote) {
   std::vector<Extent> extents;
   for (std::size_t i = 0; i < job.ranges.size(); ++i) {
     const FileRange& range = job.ranges[i];
-    // Reads of whole pages are to be as large as can be, over several ranges.
-    const bool in_parts = range.in_parts && job.file_sizes.empty();
+    const bool in_parts =
+        range.in_parts && job.file_sizes.empty() && (!is_remote || range.bytes > extent_bytes);
     const bool joins = i > 0 && range.file == job.ranges[i - 1].file && !in_parts &&
                        !extents.back().in_parts &&
                        range.address - extents.back().end <= kHoleBytes &&
@@ -132,9 +137,14 @@ class Pipeline {
 };
 
 Pipeline::Pipeline(const ReadJob& job) : job_(job), computing_(job.threads) {
-  const std::size_t lanes = 2 * static_cast<std::size_t>(job.threads);
+  if (job.ranges.empty()) return;
+  bool is_remote = false;
+  read_for(job, 0, [&] { is_remote = job.files.at(job.ranges[0].file)->is_remote(); });
+  const auto twice = 2 * static_cast<std::size_t>(job.threads);
+  const std::size_t lanes = is_remote ? std::max(twice, kRemoteLanes) : twice;
   const std::size_t share = job.budget_bytes / lanes;
-  extents_ = make_extents(job, std::min(share - std::min(share, job.call_bytes), kExtentBytes));
+  const std::size_t most = is_remote ? kRemoteExtentBytes : kExtentBytes;
+  extents_ = make_extents(job, std::min(share - std::min(share, job.call_bytes), most), is_remote);
   if (!job.file_sizes.empty()) extend_to_pages(extents_, job);
   for (const Extent& extent : extents_) {
     buffer_bytes_ = std::max(buffer_bytes_, extent.buffer_bytes());

@@ -83,7 +83,8 @@ struct ReadJob {
   /// Called on the caller's thread from time to time, and when all is consumed. May be null.
   std::function<void()> progress = nullptr;
 
-  /// Threads that compute. Twice as many read, so that the disk works while they do.
+  /// Threads that compute. Twice as many read, so that the disk works while they do; of files on
+  /// another machine, 16 or more.
   int threads = 1;
 
   /// Most bytes of buffers and of memory that calls of consume take themselves, `call_bytes` each;

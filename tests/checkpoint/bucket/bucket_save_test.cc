@@ -3,8 +3,12 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <atomic>
 #include <filesystem>
+#include <latch>
+#include <map>
 #include <memory>
+#include <mutex>
 #include <numeric>
 #include <string>
 #include <vector>
@@ -203,6 +207,25 @@ TEST_F(BucketSave, TenThousandSmallTensorsTakeFewRequests) {
   EXPECT_EQ(back, all);
 }
 
+TEST_F(BucketSave, ALargeTensorTakesRequestsOfEightMebibytes) {
+  const std::vector<float> all(std::size_t{16} << 20, 1.5F);  // 64 MiB
+  std::map<std::string, int, std::less<>> requests;
+  bucket_->observed = [&, mutex = std::make_shared<std::mutex>()](std::string_view verb,
+                                                                  const std::string&) {
+    const std::lock_guard lock(*mutex);
+    ++requests[std::string(verb)];
+  };
+  const fs::path step = root_ / "step-00000001";
+  save_together(GroupRendezvous({}, "save"), step, {host_source("w", all)}, {},
+                {.codec = Codec::none});
+  EXPECT_LE(requests["part"], 9);
+  requests.clear();
+  std::vector<float> back(all.size());
+  CheckpointReader(step).read("w", back);
+  EXPECT_EQ(back, all);
+  EXPECT_LE(requests["get"], 15);
+}
+
 TEST_F(BucketSave, ThreeHundredSavesLeaveStepsAndTombstonesAlone) {
   CheckpointManager manager(root_, {.keep = {.last = 3, .every = 50}});
   for (int step = 1; step <= 300; ++step) {
@@ -252,6 +275,31 @@ TEST_F(BucketSave, AFileIsUploadedInPartsWhileItIsWritten) {
   }
   EXPECT_EQ(bucket_->open_uploads(), 0u);
   EXPECT_FALSE(bucket_->objects().contains("runs/z"));
+}
+
+TEST_F(BucketSave, FourPartsOfAFileAreUploadedAtATime) {
+  const auto files = bucket_detail::bucket_files(root_, 10);
+  std::atomic<int> parts = 0;
+  std::latch four(4);  // the first four wait for each other
+  bucket_->observed = [&](std::string_view verb, const std::string&) {
+    if (verb == "part" && parts++ < 4) four.arrive_and_wait();
+  };
+  const std::string text(100, 'x');
+  written(*files, root_ / "x", text, {20, 30, 40, 50, 60, 70, 80, 90, 10, 0}, 10);
+  EXPECT_EQ(bucket_->objects()["runs/x"], text);
+  EXPECT_EQ(parts, 10);
+}
+
+TEST_F(BucketSave, AFileWhosePartFailsIsNotThere) {
+  const auto files = bucket_detail::bucket_files(root_, 10);
+  bucket_->fault = [](int number) {
+    return MemoryBucket::Fault{number >= 2 ? RequestFault::lost : RequestFault::none};
+  };
+  message_of(ErrorCode::io, [&] {
+    written(*files, root_ / "x", std::string(40, 'x'), {30, 20, 10, 0}, 10);
+  });
+  bucket_->fault = nullptr;
+  EXPECT_FALSE(bucket_->objects().contains("runs/x"));
 }
 
 }  // namespace

