@@ -230,7 +230,8 @@ class Mapped(Batches):
 class Sources(Case):
     covers = """Records.open Records.size Records.fields Records.read Records.length Records.fingerprint Records.zip
         Records.concat Records.mix Records.shuffle Records.take Records.repeat Records.filter_text Records.filter_function
-        Records.pack Records.crop Records.flip Records.pad Records.cast Records.normalise"""
+        Records.pack Records.crop Records.flip Records.pad Records.cast Records.normalise
+        set_remote_cache"""
 
     def __init__(self, folder: str) -> None:
         super().__init__(folder)
@@ -241,6 +242,7 @@ class Sources(Case):
         self.mapped = sources.of(Squares())._records
 
     def call(self) -> None:
+        _core.set_remote_cache(self.folder + "/cache", 1 << 20)
         opened = _core.Records.open(f"npy:{self.folder}/w.npy")
         ragged = _core.Records.open(f"jsonl:{self.folder}/t.jsonl?t=i64[]")
         for records in (self.file, self.mapped, opened):

@@ -444,6 +444,10 @@ def _counted_draws() -> Iterator[None]:
         torch.default_generator.set_state(before)
 
 
+#: The numbers that torch's optimizers keep for each parameter. Other state has the parameter's shape.
+_COUNTS = ("step", "eta", "mu", "mu_product")
+
+
 def _counting_in_double(optimizer: torch.optim.Optimizer) -> Iterator[
         tuple[dict[str, Any], str, torch.Tensor]]:
     """Turns numbers in the state of torch's optimizers, such as that of the step, into doubles, as Python's
@@ -453,7 +457,7 @@ def _counting_in_double(optimizer: torch.optim.Optimizer) -> Iterator[
         return
     for held in optimizer.state.values():
         for key, value in held.items():
-            if isinstance(value, torch.Tensor) and not value.dim() and value.dtype == torch.float32:
+            if key in _COUNTS and isinstance(value, torch.Tensor) and value.dtype == torch.float32:
                 held[key] = value.double()
                 yield held, key, value
 
