@@ -410,6 +410,7 @@ void Verifier::read_parts(std::span<const Part> parts, Reading reading, const Co
   };
   job.progress = [this] { progress(); };
   job.threads = Executor::threads_for(options_.threads);
+  job.is_remote = in_bucket(stored_.directory);
   job.budget_bytes = options_.memory_budget_bytes;
   detail::run_read_job(job);
 }

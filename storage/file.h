@@ -36,10 +36,6 @@ class File {
   /// False if unknown.
   virtual bool in_memory(std::uint64_t /*offset*/) { return false; }
 
-  /// True if each read is a request to another machine: then few large reads, many of them at a
-  /// time, are best.
-  virtual bool is_remote() { return false; }
-
   /// The offset of the first byte from `offset` on that may be other than zero: holes that the file
   /// system reports are skipped. The file's end if only a hole follows; `offset` if unknown.
   virtual std::uint64_t next_data(std::uint64_t offset) { return offset; }

@@ -5,6 +5,7 @@
 
 #include "shardwise/checkpoint/detail/read/chunk_scatter.h"
 #include "shardwise/runtime/parallel.h"
+#include "shardwise/storage/object/bucket_path.h"
 
 namespace shardwise::detail {
 namespace {
@@ -124,6 +125,7 @@ void ChunkReader::fill(std::span<const ReadTarget> targets) {
   job.consume = [&](std::size_t number, RangeBytes& bytes) { consume(call, number, bytes); };
   job.describe = [&](std::size_t number) { return checkpoint.describe(plan.chunk(number)); };
   job.threads = threads_;
+  job.is_remote = in_bucket(checkpoint.directory);
   job.budget_bytes = options_.memory_budget_bytes;
   if (options_.progress) {
     job.progress = [&] {

@@ -45,12 +45,12 @@ struct Extent {
 
 // Reads of whole pages, and those from another machine, are to be as large as can be, over several
 // ranges.
-std::vector<Extent> make_extents(const ReadJob& job, std::size_t extent_bytes, bool is_remote) {
+std::vector<Extent> make_extents(const ReadJob& job, std::size_t extent_bytes) {
   std::vector<Extent> extents;
   for (std::size_t i = 0; i < job.ranges.size(); ++i) {
     const FileRange& range = job.ranges[i];
     const bool in_parts =
-        range.in_parts && job.file_sizes.empty() && (!is_remote || range.bytes > extent_bytes);
+        range.in_parts && job.file_sizes.empty() && (!job.is_remote || range.bytes > extent_bytes);
     const bool joins = i > 0 && range.file == job.ranges[i - 1].file && !in_parts &&
                        !extents.back().in_parts &&
                        range.address - extents.back().end <= kHoleBytes &&
@@ -137,14 +137,11 @@ class Pipeline {
 };
 
 Pipeline::Pipeline(const ReadJob& job) : job_(job), computing_(job.threads) {
-  if (job.ranges.empty()) return;
-  bool is_remote = false;
-  read_for(job, 0, [&] { is_remote = job.files.at(job.ranges[0].file)->is_remote(); });
   const auto twice = 2 * static_cast<std::size_t>(job.threads);
-  const std::size_t lanes = is_remote ? std::max(twice, kRemoteLanes) : twice;
+  const std::size_t lanes = job.is_remote ? std::max(twice, kRemoteLanes) : twice;
   const std::size_t share = job.budget_bytes / lanes;
-  const std::size_t most = is_remote ? kRemoteExtentBytes : kExtentBytes;
-  extents_ = make_extents(job, std::min(share - std::min(share, job.call_bytes), most), is_remote);
+  const std::size_t most = job.is_remote ? kRemoteExtentBytes : kExtentBytes;
+  extents_ = make_extents(job, std::min(share - std::min(share, job.call_bytes), most));
   if (!job.file_sizes.empty()) extend_to_pages(extents_, job);
   for (const Extent& extent : extents_) {
     buffer_bytes_ = std::max(buffer_bytes_, extent.buffer_bytes());

@@ -83,9 +83,11 @@ struct ReadJob {
   /// Called on the caller's thread from time to time, and when all is consumed. May be null.
   std::function<void()> progress = nullptr;
 
-  /// Threads that compute. Twice as many read, so that the disk works while they do; of files on
-  /// another machine, 16 or more.
+  /// Threads that compute. Twice as many read, so that the disk works while they do.
   int threads = 1;
+
+  /// True for files in a bucket: 16 threads or more read, in larger requests.
+  bool is_remote = false;
 
   /// Most bytes of buffers and of memory that calls of consume take themselves, `call_bytes` each;
   /// never less than the largest buffer and one call need.

@@ -39,7 +39,6 @@ class ObjectFile final : public File {
       data += part, offset += part, size -= part;
     }
   }
-  bool is_remote() override { return true; }
   void write_at(std::uint64_t, const std::byte*, std::size_t) override { refuse("write to"); }
   std::uint64_t size() override { return info_.size; }
   void resize(std::uint64_t) override { refuse("resize"); }
