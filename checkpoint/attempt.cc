@@ -8,6 +8,7 @@
 
 #include "shardwise/checkpoint/detail/hdf5/index_file.h"
 #include "shardwise/checkpoint/detail/read/stored_checkpoint.h"
+#include "shardwise/checkpoint/detail/record/attempt_place.h"
 #include "shardwise/checkpoint/detail/record/save_halves.h"
 #include "shardwise/checkpoint/detail/record/target.h"
 #include "shardwise/checkpoint/detail/root/attempt.h"
@@ -15,12 +16,15 @@
 #include "shardwise/checkpoint/detail/write/commit.h"
 #include "shardwise/runtime/stopwatch.h"
 #include "shardwise/shard/error.h"
+#include "shardwise/storage/object/bucket_path.h"
 
 namespace shardwise {
 namespace {
 
-// The one that makes an attempt a checkpoint has its name, and no other attempt has.
+// The one that makes an attempt a checkpoint has its name, and no other attempt has. In a bucket no
+// other attempt writes the generation.
 std::uint64_t run_in(const std::filesystem::path& directory) {
+  if (in_bucket(directory)) return detail::run_of(directory.string());
   const std::filesystem::path name =
       directory.has_filename() ? directory.filename() : directory.parent_path().filename();
   return detail::run_of(name.string());
@@ -59,6 +63,29 @@ detail::PartsOfSave read_records(std::span<const ShardRecord> records, std::uint
   return read;
 }
 
+/// A hidden directory next to the target, whose name it gets.
+class FolderPlace final : public detail::AttemptPlace {
+ public:
+  FolderPlace(const std::filesystem::path& target, Existing existing,
+              std::shared_ptr<FileSystem> file_system)
+      : files_(std::move(file_system)),
+        existing_(existing),
+        attempt_(*files_, detail::ready_target(*files_, target, existing), leftovers_) {}
+
+  const std::string& id() const override { return attempt_.id(); }
+  const std::filesystem::path& directory() const override { return attempt_.directory(); }
+  void publish(detail::Manifest& manifest, SaveStats& stats,
+               std::span<const std::byte> index) override {
+    detail::publish_parts(*files_, attempt_, manifest, stats, index, existing_, true);
+  }
+
+ private:
+  const std::shared_ptr<FileSystem> files_;
+  const Existing existing_;
+  std::vector<std::filesystem::path> leftovers_;
+  detail::Attempt attempt_;
+};
+
 }  // namespace
 
 ShardRecord write_shards(const std::filesystem::path& directory, const ShardWriter& writer,
@@ -66,7 +93,8 @@ ShardRecord write_shards(const std::filesystem::path& directory, const ShardWrit
   detail::check_sources(sources);
   detail::WriterMap writers = detail::checked_writers(sources, writer.writer, writer.starts);
   const auto file_system = real_if_null(options.file_system);
-  static_cast<void>(file_system->open_directory(directory));
+  // A bucket has no directory before its first file.
+  if (!in_bucket(directory)) static_cast<void>(file_system->open_directory(directory));
   const Executor executor(options.threads);
   static_cast<void>(detail::staging_sizes(options.memory_budget_bytes, executor.threads(), 0));
   std::unique_ptr<detail::StagingPool> pool;
@@ -87,28 +115,22 @@ ShardRecord write_shards(const std::filesystem::path& directory, const ShardWrit
 }
 
 struct CheckpointAttempt::Impl {
-  Impl(const std::filesystem::path& target, Existing if_existing,
-       std::shared_ptr<FileSystem> file_system)
-      : files(std::move(file_system)),
-        existing(if_existing),
-        attempt(*files, detail::ready_target(*files, target, if_existing), leftovers) {}
-
   const Stopwatch watch;
-  const std::shared_ptr<FileSystem> files;
-  const Existing existing;
-  std::vector<std::filesystem::path> leftovers;
-  detail::Attempt attempt;
+  const std::unique_ptr<detail::AttemptPlace> place;
 };
 
 CheckpointAttempt::CheckpointAttempt(const std::filesystem::path& target, Existing existing,
                                      std::shared_ptr<FileSystem> file_system)
-    : impl_(std::make_unique<Impl>(detail::absolute_target(target), existing,
-                                   real_if_null(std::move(file_system)))) {}
+    : CheckpointAttempt(std::make_unique<FolderPlace>(detail::absolute_target(target), existing,
+                                                      real_if_null(std::move(file_system)))) {}
+
+CheckpointAttempt::CheckpointAttempt(std::unique_ptr<detail::AttemptPlace> place)
+    : impl_(new Impl{{}, std::move(place)}) {}
 
 CheckpointAttempt::~CheckpointAttempt() = default;
 
 const std::filesystem::path& CheckpointAttempt::directory() const {
-  return impl_->attempt.directory();
+  return impl_->place->directory();
 }
 
 SaveStats CheckpointAttempt::publish(std::span<const ShardRecord> records,
@@ -116,11 +138,10 @@ SaveStats CheckpointAttempt::publish(std::span<const ShardRecord> records,
   detail::check_json(options);
   try {
     auto [manifest, stats] = detail::merged_parts(read_records(records, run_in(directory())),
-                                                  impl_->attempt.id(), detail::kNoStep, options);
+                                                  impl_->place->id(), detail::kNoStep, options);
     const std::vector<std::byte> index =
         detail::build_useful_index(manifest.writers, manifest.tensors);
-    detail::publish_parts(*impl_->files, impl_->attempt, manifest, stats, index, impl_->existing,
-                          true);
+    impl_->place->publish(manifest, stats, index);
     stats.total_seconds = stats.blocked_seconds = impl_->watch.seconds();
     stats.publish_seconds =
         std::max(0.0, stats.total_seconds - stats.plan_seconds - stats.write_seconds);

@@ -12,6 +12,11 @@
 
 namespace shardwise {
 
+namespace detail {
+class AttemptPlace;
+struct Internals;
+}  // namespace detail
+
 /// Which of a checkpoint's writers a process is.
 struct ShardWriter {
   std::int64_t writer = 0;
@@ -71,6 +76,9 @@ class CheckpointAttempt {
   SaveStats publish(std::span<const ShardRecord> records, const PublishOptions& options = {});
 
  private:
+  friend struct detail::Internals;
+  explicit CheckpointAttempt(std::unique_ptr<detail::AttemptPlace> place);
+
   struct Impl;
   std::unique_ptr<Impl> impl_;
 };

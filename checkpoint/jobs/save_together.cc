@@ -9,11 +9,9 @@
 #include <span>
 #include <utility>
 
-#include "shardwise/bucket/detail/bucket_files.h"
 #include "shardwise/bucket/detail/bucket_root.h"
 #include "shardwise/checkpoint/detail/record/save_halves.h"
 #include "shardwise/checkpoint/detail/record/target.h"
-#include "shardwise/checkpoint/detail/root/failures.h"
 #include "shardwise/checkpoint/detail/root/root.h"
 #include "shardwise/checkpoint/detail/write/commit.h"
 #include "shardwise/checkpoint/detail/write/staging.h"
@@ -21,6 +19,7 @@
 #include "shardwise/jobs/detail/caller.h"
 #include "shardwise/jobs/detail/internals.h"
 #include "shardwise/jobs/detail/manager_impl.h"
+#include "shardwise/jobs/detail/save/bucket_target.h"
 #include "shardwise/jobs/detail/save/save_place.h"
 #include "shardwise/jobs/detail/save/save_together.h"
 #include "shardwise/runtime/parallel.h"
@@ -181,44 +180,26 @@ SaveStats save_in_bucket(const Rendezvous& ranks, const std::filesystem::path& t
                          std::vector<TensorSource> sources, const JobSave& job,
                          const EncodeOptions& encode, const PublishOptions& publish) {
   const Stopwatch watch;
-  const auto refuse = [&](const std::string& found, const char* needed) {
-    throw Error(ErrorCode::unsupported,
-                fmt::format("save {}: found {}, needed {}", target.string(), found, needed));
-  };
-  const std::filesystem::path path = path_of_url(target.string());
-  const std::filesystem::path root = path.parent_path();
-  const auto name = detail::parse_step_name(path.filename().string());
-  if (!name || path.filename() != to_string(detail::StepName{name->step})) {
-    refuse("the name " + path.filename().string(),
-           "that of a step in a bucket, as s3://bucket/runs/step-00000100: others have no "
-           "generations there, and no later save could take the place of one that was killed");
-  }
-  const auto bucket = bucket_detail::open_bucket_root(root);
-  const auto files = bucket_detail::bucket_files(root);
-  jobs_detail::BucketStep place(*files, *bucket, root, name->step);
+  const jobs_detail::BucketTarget opened(target);
+  jobs_detail::BucketStep place(*opened.files, *opened.bucket, opened.root, opened.step);
   const Executor executor(encode.threads);
   std::unique_ptr<detail::StagingPool> pool;
-  const detail::PartTools tools{*files, executor, pool};
+  const detail::PartTools tools{*opened.files, executor, pool};
   jobs_detail::SaveRequest request = request_of(ranks, executor, job, encode, publish);
   request.base = [&] {
     const bool has_earlier = job.unchanged_since && !job.unchanged_since().empty();
     if (has_earlier || !encode.unchanged_since.empty()) {
-      refuse("a step before", "none: chunks cannot be linked in a bucket");
+      throw Error(ErrorCode::unsupported,
+                  fmt::format("save {}: found a step before, needed none: chunks cannot be linked "
+                              "in a bucket",
+                              target.string()));
     }
     return std::string();
   };
   SaveStats stats =
       jobs_detail::SaveTogether(ranks, place, tools, std::move(request)).run(std::move(sources));
   set_seconds(stats, watch.seconds());
-  if (ranks.rank() != 0 || stats.skipped) return stats;
-  detail::Failures failures;
-  failures.attempt([&] {  // the generations that this one replaces
-    for (const detail::StepName& other : detail::committed_names(*files, root)) {
-      const std::filesystem::path its = root / to_string(other);
-      if (other.step == name->step && its != stats.directory) bucket->remove(other);
-    }
-  });
-  stats.cleanup_error = failures.text();
+  if (ranks.rank() == 0 && !stats.skipped) opened.remove_replaced(stats);
   return stats;
 }
 

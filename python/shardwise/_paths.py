@@ -73,6 +73,11 @@ def local_or_bucket(path: Path, what: str) -> str:
     return _core.path_of_url(text) if text.startswith("s3:/") and "\0" not in text else local(path, what)
 
 
+def is_in_bucket(path: Path) -> bool:
+    """Returns True for the URL of a bucket, and for the core's path of one."""
+    return os.fsdecode(os.fspath(path)).startswith("s3:/")
+
+
 def local_or_url(path: Path, what: str) -> str:
     """Returns a path as local_or_bucket() does; a URL of a web server stays as it is."""
     text = os.fsdecode(os.fspath(path)) if isinstance(path, (str, bytes, os.PathLike)) else ""
@@ -83,7 +88,7 @@ def local_or_url(path: Path, what: str) -> str:
 def absolute_root(root: Path) -> str:
     """Returns the absolute path of a folder of steps, or the core's path of a root in a bucket."""
     text = local_or_bucket(root, "open a folder of steps")
-    return text if text.startswith("s3:/") else os.path.abspath(text)
+    return text if is_in_bucket(text) else os.path.abspath(text)
 
 
 def local(path: Path, what: str) -> str:

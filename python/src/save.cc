@@ -34,7 +34,7 @@ nb::bytes write(const std::string& directory, std::int64_t writer, const Ints& s
                               .threads = threads,
                               .progress = work.progress()};
   const ShardRecord record = work.run([&] {
-    return write_shards(directory, {writer, starts}, sources_of(sources), options);
+    return jobs_detail::write_shards_at(directory, {writer, starts}, sources_of(sources), options);
   });
   return nb::bytes(record.data(), record.size());
 }
@@ -105,7 +105,7 @@ class Attempt {
  public:
   Attempt(const std::string& path, const std::string& existing) {
     const GilRelease released;
-    attempt_ = std::make_shared<CheckpointAttempt>(path, parse_existing(existing));
+    attempt_ = jobs_detail::attempt_at(path, parse_existing(existing));
   }
 
   std::string directory() const { return get()->directory().string(); }
@@ -380,7 +380,7 @@ void bind_save(nb::module_& module) {
       "is_saved",
       [](const std::string& path) {
         const GilRelease released;
-        return is_saved(path);
+        return jobs_detail::is_saved_at(path);
       },
       nb::arg("path"));
   nb::class_<Attempt>(module, "Attempt")

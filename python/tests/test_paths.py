@@ -68,6 +68,10 @@ def saves(path):
     return [lambda: sw.save(path, HERE), lambda: sw.CheckpointManager(path)]
 
 
+def foreign_imports(path):
+    return [lambda: sw.import_dcp("a", path, existing="skip"), lambda: sw.import_orbax("a", path, existing="skip")]
+
+
 def reads(path):
     return [lambda: sw.open(path), lambda: sw.load(path), lambda: sw.info(path), lambda: sw.verify(path),
             lambda: sw.reshard(path, "a", mesh="x=1"), lambda: sw.explain(path, mesh="x=1"),
@@ -77,7 +81,7 @@ def reads(path):
 @pytest.mark.parametrize(("of", "path"), [
     *((of, path) for of in (reads, torch_reads, jax_reads)
       for path in ("s3://bucket/run/x.sw", pathlib.Path("s3://bucket/x"))),
-    *((of, "s3://bucket/run/step-00000001") for of in (saves, torch_saves, jax_saves))])
+    *((of, "s3://bucket/run/step-00000001") for of in (saves, torch_saves, jax_saves, foreign_imports))])
 def test_buckets_are_read_and_saved_in(tmp_path, monkeypatch, of, path):
     for name in [name for name in os.environ if name.startswith("AWS_")]:
         monkeypatch.delenv(name)
@@ -91,9 +95,8 @@ def test_buckets_are_read_and_saved_in(tmp_path, monkeypatch, of, path):
 
 
 @pytest.mark.parametrize(("of", "path"), [
-    *((of, path) for of in (calls, torch_calls)
-      for path in ("s3://bucket/run/x.sw", pathlib.Path("s3://bucket/x"))),
-    *((of, path) for of in (calls, imports, saves, reads, torch_calls, torch_saves, torch_reads, jax_saves, jax_reads)
+    *((calls, path) for path in ("s3://bucket/run/x.sw", pathlib.Path("s3://bucket/x"))),
+    *((of, path) for of in (calls, imports, foreign_imports, saves, reads, torch_calls, torch_saves, torch_reads, jax_saves, jax_reads)
       for path in ("gs://bucket/x", "file:///tmp/x"))])
 def test_urls_are_refused(tmp_path, monkeypatch, of, path):
     monkeypatch.chdir(tmp_path)
@@ -101,6 +104,16 @@ def test_urls_are_refused(tmp_path, monkeypatch, of, path):
         with pytest.raises(sw.Unsupported, match="found the URL"):
             call()
     assert os.listdir(tmp_path) == []
+
+
+def test_the_storages_of_dcp_support_buckets():
+    pytest.importorskip("torch", reason="needs torch, which this environment has not")
+    import shardwise.torch as swt
+
+    for storage in (swt.StorageWriter, swt.StorageReader):
+        supported = storage.validate_checkpoint_id
+        assert supported("s3://bucket/step-00000001") and supported(pathlib.Path("s3://bucket/x")) and not supported("gs://b/x")
+        assert storage(pathlib.Path("s3://bucket/runs/step-00000001")).checkpoint_id == "s3:/bucket/runs/step-00000001"
 
 
 # DCP may give a StorageWriter its path later.

@@ -53,7 +53,7 @@ python:jobs/detail/caller.h python:jobs/detail/save_turns.h tiers:mend/detail/ch
 # The bricks in checkpoint/detail/ that each room may use.
 bricks_bucket="format read root"
 bricks_mend="codec format parity read root"
-bricks_jobs="format hdf5 lanes read record root write"
+bricks_jobs="format hdf5 lanes read record root write internals.h"
 bricks_reshape="format lanes read root write"
 bricks_tiers="format read record root internals.h"
 is_brick() {  # is_brick ROOM HEADER

@@ -2,8 +2,11 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <filesystem>
+#include <memory>
 #include <vector>
 
+#include "shardwise/checkpoint/attempt.h"
 #include "shardwise/checkpoint/save.h"
 #include "shardwise/runtime/process/rendezvous.h"
 
@@ -47,6 +50,20 @@ void begin_later(CheckpointManager& manager, std::int64_t step);
 /// a signal tells this process that it ends, as a signal would.
 bool should_save_together(const Rendezvous& ranks, CheckpointManager& manager, std::int64_t step,
                           bool is_told);
+
+/// A CheckpointAttempt for a target that may be a step in a bucket,
+/// "s3://bucket/runs/step-00000100": then its directory is a generation of the step, which a commit
+/// publishes, and which is sealed if it is destroyed before. Throws unsupported for other names
+/// there.
+std::unique_ptr<CheckpointAttempt> attempt_at(const std::filesystem::path& target,
+                                              Existing existing);
+
+/// write_shards() into the directory of one.
+ShardRecord write_shards_at(const std::filesystem::path& directory, const ShardWriter& writer,
+                            std::vector<TensorSource> sources, EncodeOptions options);
+
+/// is_saved() of such a target.
+bool is_saved_at(const std::filesystem::path& target);
 
 }  // namespace jobs_detail
 }  // namespace shardwise

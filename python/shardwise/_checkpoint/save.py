@@ -14,7 +14,7 @@ import numpy as np
 from .. import _core
 from .._arrays.arrays import (MEMORY, Codec, Existing, Faults, Sources, check_choice, check_codec, flattened,
                               is_array)
-from .._errors import InvalidArgument, WrongType
+from .._errors import InvalidArgument, WrongType, warn
 from .._paths import Path, local, local_or_bucket
 from .._progress import Progress, ProgressFunction, function_of
 from .._trees import objects as _objects
@@ -181,11 +181,18 @@ def write_groups(path: str, count: int, sources_of: Callable[[int], Sources], do
                                               codec, MEMORY, 0, None))
             del sources
         stats = attempt.publish(records, user_json, document())
+        warn_of_cleanup(stats)
     except BaseException:
         attempt.abandon()
         raise
     written: str = stats["path"]
     return written
+
+
+def warn_of_cleanup(stats: dict[str, Any]) -> None:
+    """Warns if the generation that a step in a bucket replaces is still there."""
+    if stats["cleanup_error"]:
+        warn(f"save {stats['path']}: {stats['cleanup_error']}")
 
 
 def _skipped(path: str) -> SaveStats:

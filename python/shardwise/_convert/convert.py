@@ -139,9 +139,10 @@ def _bytes(size: int | str) -> int:
 
 def import_dcp(source: Path, target: Path, *, existing: Existing = "fail", codec: Codec = "zstd",
                progress: Progress = None, names: str | Iterable[str] | None = None) -> str:
-    """Imports a checkpoint of torch.distributed.checkpoint as a checkpoint at `target`. Returns its path. The
-    metadata of DCP is a pickle; only names on a list of permitted ones are loaded from it. names: patterns,
-    as in open(), which select tensors; with patterns, objects are left out."""
+    """Imports a checkpoint of torch.distributed.checkpoint as a checkpoint at `target`, which in a bucket is
+    a step ("s3://bucket/runs/step-00000000"). Returns its path. The metadata of DCP is a pickle; only names
+    on a list of permitted ones are loaded from it. names: patterns, as in open(), which select tensors; with
+    patterns, objects are left out."""
     from .._formats.dcp import import_dcp as run
 
     return run(source, target, existing=existing, codec=codec, progress=progress, names=names)
@@ -150,10 +151,11 @@ def import_dcp(source: Path, target: Path, *, existing: Existing = "fail", codec
 def import_orbax(source: Path, target: Path, *, steps: str | int | Iterable[int] | None = None,
                  existing: Existing = "fail",
                  progress: Progress = None, names: str | Iterable[str] | None = None) -> str:
-    """Imports a checkpoint of Orbax as a checkpoint at `target`. Returns its path. steps: "all" steps in the
-    directory of an Orbax CheckpointManager, the "newest", or these numbers; they become steps of the folder
-    `target`, which may be the same directory. names: patterns, as in open(), which select arrays; with
-    patterns, objects and the tree are left out."""
+    """Imports a checkpoint of Orbax as a checkpoint at `target`, which in a bucket is a step
+    ("s3://bucket/runs/step-00000000"). Returns its path. steps: "all" steps in the directory of an Orbax
+    CheckpointManager, the "newest", or these numbers; they become steps of the folder `target`, which may be
+    the same directory, or in a bucket ("s3://bucket/runs"). names: patterns, as in open(), which select
+    arrays; with patterns, objects and the tree are left out."""
     from .._formats.orbax import import_orbax as run
 
     return run(source, target, steps=steps, existing=existing, progress=progress, names=names)

@@ -17,7 +17,7 @@ from .._arrays.arrays import Codec, Existing, Sources, check_choice, check_codec
 from .._checkpoint.edits import chosen
 from .._checkpoint.save import Plan, encode_objects, write_groups
 from .._errors import Corrupt, InvalidArgument, Unsupported
-from .._paths import Path, local, content_in_error
+from .._paths import Path, local, local_or_bucket, content_in_error
 from .._progress import Progress, function_of
 from .._trees.objects import encode
 from .dcp_metadata import DcpMetadata, Piece, StoredTensor, read_metadata
@@ -169,8 +169,9 @@ def imported(source: Path, target: Path, existing: Existing, codec: Codec, progr
     """Runs import_dcp() without the names that match a pattern of `exclude`."""
     check_choice("existing", existing, ("fail", "replace", "skip"))
     check_codec(codec)
-    if existing == "skip" and _core.is_saved(local(target, "import")):
-        return local(target, "import")
+    path = local_or_bucket(target, "import")
+    if existing == "skip" and _core.is_saved(path):
+        return path
     folder = local(source, "import")
     with content_in_error(folder):
         whole = read_metadata(folder)
@@ -196,8 +197,7 @@ def imported(source: Path, target: Path, existing: Existing, codec: Codec, progr
             tell(done, total)
         return sources
 
-    return write_groups(local(target, "import"), len(groups), sources_of, plan.document, existing=existing,
-                        codec=codec)
+    return write_groups(path, len(groups), sources_of, plan.document, existing=existing, codec=codec)
 
 
 def _plan_of(metadata: DcpMetadata, objects: dict[str, Any]) -> Plan:

@@ -23,7 +23,7 @@ from .._checkpoint.edits import chosen
 from .._checkpoint.save import Plan, write_groups
 from .._dtypes import name_of
 from .._errors import Corrupt, Error, InvalidArgument, IOFailed, NotFound, Unsupported
-from .._paths import Path, content_of, local
+from .._paths import Path, content_of, local, local_or_bucket
 from .._progress import Progress, function_of
 from .._trees import objects as _objects
 from .._trees.containers import class_name
@@ -94,7 +94,7 @@ def import_orbax(source: Path, target: Path, *, steps: Steps | None = None, exis
     """
     check_choice("existing", existing, ("fail", "replace", "skip"))
     if steps is not None:
-        folder = local(target, "import")
+        folder = local_or_bucket(target, "import")
         for number, path in _selected(os.path.abspath(local(source, "import")), steps):
             imported(path, os.path.join(folder, f"step-{number:08d}"), existing, progress, names, ())
         return folder
@@ -104,11 +104,12 @@ def import_orbax(source: Path, target: Path, *, steps: Steps | None = None, exis
 def imported(source: Path, target: Path, existing: Existing, progress: Progress,
              names: str | Iterable[str] | None, exclude: Sequence[str]) -> str:
     """Runs import_orbax() for one checkpoint, without the names that match a pattern of `exclude`."""
-    if existing == "skip" and _core.is_saved(local(target, "import")):
-        return local(target, "import")
+    path = local_or_bucket(target, "import")
+    if existing == "skip" and _core.is_saved(path):
+        return path
     root = os.path.abspath(local(source, "import"))
     with _orbaxs_errors(root):
-        return _imported(root, local(target, "import"), existing, progress, names, exclude)
+        return _imported(root, path, existing, progress, names, exclude)
 
 
 def _selected(root: str, steps: Steps) -> list[tuple[int, str]]:

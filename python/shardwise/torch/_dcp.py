@@ -37,11 +37,11 @@ from .. import _core
 from .._arrays.arrays import MEMORY, Codec, Existing, Sources, check_choice
 from .._arrays.overlap import Regions
 from .._arrays.torch_tensors import TORCH, Memory, TensorReads, dtype_name, on_host, region_of, settled
-from .._checkpoint.save import encode_objects
+from .._checkpoint.save import encode_objects, warn_of_cleanup
 from .._checkpoint.tensor import Checkpoint, Tensor
 from .._checkpoint.ties import differ_text, differ_there
 from .._errors import AlreadyExists, InvalidArgument, NameNotFound, WrongType, warn
-from .._paths import Path, local, local_or_bucket
+from .._paths import Path, is_in_bucket, local_or_bucket
 from .._trees import objects as _objects
 from .._trees.nested import decoded_path, encoded_path
 
@@ -58,7 +58,8 @@ def _done(value: Any) -> Future[Any]:
 
 
 class StorageWriter(_StorageWriter):
-    """For dcp.save and dcp.async_save (thread and process): a checkpoint at `path`, a directory of any name.
+    """For dcp.save and dcp.async_save (thread and process): a checkpoint at `path`, a directory of any name,
+    or in a bucket a step ("s3://bucket/runs/step-00000100").
 
     codec: "zstd", "none", "auto". existing: "fail", or "replace". objects: values other than tensors are
     stored as JSON, exactly; values that JSON cannot hold are an error that names all of them, or with
@@ -73,7 +74,7 @@ class StorageWriter(_StorageWriter):
         check_choice("existing", existing, ("fail", "replace"))
         check_choice("objects", objects, ("json", "pickle"))
         check_choice("replicas", replicas, ("check", "trust"))
-        self._options = {"path": None if path is None else local(path, "save"),
+        self._options = {"path": None if path is None else local_or_bucket(path, "save"),
                          "codec": codec, "existing": existing,
                          "objects": objects, "threads": threads, "user": user, "replicas": replicas}
         self._path: str | None = self._options["path"]
@@ -100,7 +101,7 @@ class StorageWriter(_StorageWriter):
     def reset(self, checkpoint_id: Path | None = None) -> None:
         self.close()
         if checkpoint_id:
-            self._path = local(checkpoint_id, "save")
+            self._path = local_or_bucket(checkpoint_id, "save")
 
     def set_up_storage_writer(self, is_coordinator: bool, *args: Any, **kwargs: Any) -> None:
         if not kwargs.get("use_collectives", True):
@@ -109,6 +110,7 @@ class StorageWriter(_StorageWriter):
         self.close()
         if self._path is None:
             raise InvalidArgument("StorageWriter: neither it nor dcp.save(checkpoint_id=) was given a path")
+        # The attempt itself looks into a bucket.
         if is_coordinator and self._options["existing"] == "fail" and os.path.lexists(self._path):
             raise AlreadyExists(f"save {self._path}: it is already there")
 
@@ -197,6 +199,7 @@ class StorageWriter(_StorageWriter):
         user = _objects.plain_json({} if self._options["user"] is None else self._options["user"], "user")
         stats = self._attempt.publish(records, user,
                                       json.dumps(document, allow_nan=False, ensure_ascii=False))
+        warn_of_cleanup(stats)
         log.info("saved %s by %d processes: %.1f MiB in %.2f s", stats["path"], len(records),
                  stats["file_bytes"] / 2**20, stats["seconds"])
 
@@ -209,7 +212,7 @@ class StorageWriter(_StorageWriter):
 
     @classmethod
     def validate_checkpoint_id(cls, checkpoint_id: Path) -> bool:
-        return "://" not in os.fspath(checkpoint_id)
+        return is_in_bucket(checkpoint_id) or "://" not in os.fspath(checkpoint_id)
 
 
 def _replicas(state: Mapping[str, Any]) -> dict[str, str]:
@@ -448,4 +451,5 @@ class StorageReader(_StorageReader):
 
     @classmethod
     def validate_checkpoint_id(cls, checkpoint_id: Path) -> bool:
-        return os.path.exists(os.path.join(os.fspath(checkpoint_id), "manifest.json"))
+        return is_in_bucket(checkpoint_id) or os.path.exists(
+            os.path.join(os.fspath(checkpoint_id), "manifest.json"))

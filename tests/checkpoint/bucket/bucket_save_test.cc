@@ -145,7 +145,7 @@ TEST_F(BucketSave, RefusesWhatABucketCannotHave) {
     return save_together(GroupRendezvous({}, "save"), target, {host_source("w", all)}, {}, encode);
   };
   EXPECT_THAT(message_of(ErrorCode::unsupported, [&] { save_as(root_ / "model.sw", {}); }),
-              HasSubstr("found the name model.sw, needed that of a step in a bucket"));
+              HasSubstr("found the name model.sw, needed step-N as its last part"));
   const fs::path step = root_ / "step-00000007";
   EXPECT_THAT(
       message_of(ErrorCode::unsupported, [&] { save_as(step, {.unchanged_since = "earlier"}); }),

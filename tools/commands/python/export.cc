@@ -14,6 +14,7 @@
 #include "shardwise/reshape/edits.h"
 #include "shardwise/shard/dtype.h"
 #include "shardwise/shard/error.h"
+#include "shardwise/storage/object/bucket_path.h"
 
 namespace shardwise::tools {
 namespace {
@@ -84,6 +85,7 @@ shardwise::ExportStats export_by_python(const ExportOptions& options, const fs::
                                 {"memory", options.memory_budget_bytes},
                                 {"threads", options.threads},
                                 {"edits", edits_json(options.edits)}};
+  const fs::path from = in_bucket(source) ? source : fs::absolute(source);
   const std::string words = given.dump(-1, ' ', true, nlohmann::json::error_handler_t::replace);
   std::size_t logical_bytes = 0;
   shardwise::ExportStats stats =
@@ -91,9 +93,7 @@ shardwise::ExportStats export_by_python(const ExportOptions& options, const fs::
         logical_bytes = bytes_said(
             run_package(
                 "shardwise._convert.export_command",
-                {options.format, fs::absolute(source).string(), fs::absolute(folder).string(),
-                 words},
-                "export",
+                {options.format, from.string(), fs::absolute(folder).string(), words}, "export",
                 [&options](const std::string& end) {
                   return fmt::format(
                       "export to {}: the Python package writes this format, and {}; needed "

@@ -141,16 +141,22 @@ AttemptDirectory BucketStep::enter(const Rendezvous& ranks, const AttemptNotice&
 
 void BucketStep::publish(const Rendezvous& ranks, Manifest& manifest, SaveStats& stats,
                          std::span<const std::byte> index, Existing existing) {
+  commit(manifest, stats, index, existing, ranks.size() > 1, [&] { ranks.check(); });
+}
+
+void BucketStep::commit(Manifest& manifest, SaveStats& stats, std::span<const std::byte> index,
+                        Existing existing, bool written_by_others,
+                        const std::function<void()>& check) {
   const StepName name = *claimed_;
   const std::filesystem::path directory = root_ / to_string(name);
-  if (ranks.size() > 1) check_written_files(file_system_, directory, manifest);
+  if (written_by_others) check_written_files(file_system_, directory, manifest);
   if (!index.empty()) {
     manifest.index_bytes = index.size();
     manifest.index_hash = hash128(index.data(), index.size());
     write_whole_file(file_system_, directory / kIndexName, index);
   }
   const std::string text = checked_manifest(manifest);
-  ranks.check();
+  if (check) check();
   // Another job may have published the step since this one began.
   if (existing != Existing::replace) refuse_existing(file_system_, root_, step_);
   bucket_.commit(name, text);

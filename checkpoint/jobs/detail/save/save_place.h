@@ -140,6 +140,11 @@ class BucketStep final : public SharedPlace {
   void publish(const Rendezvous& ranks, Manifest& manifest, SaveStats& stats,
                std::span<const std::byte> index, Existing existing) override;
 
+  /// publish() without a rendezvous. `check` may be null, and is called right before the commit.
+  void commit(Manifest& manifest, SaveStats& stats, std::span<const std::byte> index,
+              Existing existing, bool written_by_others,
+              const std::function<void()>& check = nullptr);
+
  protected:
   std::vector<std::string> names() const override { return names_of(step_); }
 
